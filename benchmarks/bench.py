@@ -55,6 +55,7 @@ BENCHMARKS = {
     "transactions": Benchmark("bench_transactions.py", "transactions", 4),
     "broker": Benchmark("bench_broker.py", "broker", 3),
     "partitions": Benchmark("bench_many_partitions.py", "many-partitions", 4),
+    "small-programs": Benchmark("bench_small_programs.py", "small-programs", 6),
     "session": Benchmark("bench_session.py", "session", 5),
     "ranges": Benchmark("bench_ranges.py", "ranges", 0.3),
     "topics": Benchmark("bench_topics.py", "topics", 30),

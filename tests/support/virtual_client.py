@@ -95,6 +95,9 @@ class VirtualTime:
             def release(self) -> None:
                 self._is_held = False
 
+            def locked(self) -> bool:
+                return self._is_held
+
         threads = SimpleNamespace(Lock=Lock)
         for module in (producer, consumer, session, admin, shared):
             patch.setattr(module, "IoLoop", lambda client: VirtualIoLoop(world, client))

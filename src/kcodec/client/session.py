@@ -387,7 +387,7 @@ class GroupTransactSession(ClientBase):
                     if taken is not None and len(taken):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    callback = self._run(self._flows.wait_for_work(left, block))
+                    callback = self._wait_for_work(self._core, self._flows, left)
                     if callback is not None:
                         self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:

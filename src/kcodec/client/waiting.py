@@ -33,7 +33,8 @@ from kcodec.quantities import seconds_text
 from kcodec.transactions.commit_result import CommitResult
 
 if TYPE_CHECKING:
-    from kcodec.consumer.callbacks import Callback, CallbackQueue
+    from kcodec.consumer.callbacks import Callback, CallbackQueue, Work
+    from kcodec.consumer.core import ConsumerCore
     from kcodec.flow import Flow
     from kcodec.network.thread_loop import ThreadLoop
     from kcodec.producer.core import ProducerCore
@@ -72,6 +73,34 @@ class ClientBase(NotPickled):
 
     def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         return self._io_loop.run(flow, timeout, call)
+
+    def _wait_for_work(self, core: ConsumerCore, work: Work, seconds: float) -> Callback | None:
+        """Wait as part of a poll, as `work.wait_for_work`; it may return earlier.
+
+        A poll that waits for nothing but records waits here. As a flow, the wait would begin and end on the I/O thread,
+        which costs more than all else that such a poll does.
+        """
+        if seconds <= 0:
+            return self._run(work.wait_for_work(seconds))
+        running = threading.Lock()
+        running.acquire()
+
+        def end() -> None:
+            if running.locked():
+                running.release()
+
+        try:
+            core.polls.begin_wait(end)
+            waits_in_flow = work.waits_in_flow
+            if not (waits_in_flow or core.fetcher.buffer.has_ready):
+                longest = min(seconds, core.longest_wait)
+                running.acquire(timeout=step_seconds(longest) or longest)
+        finally:
+            core.polls.end_wait()
+        if waits_in_flow:
+            return self._run(work.wait_for_work(seconds))
+        core.note_poll()
+        return None
 
     def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
         """Call a callback of the application on the caller's thread."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from kcodec.flow import Flow, Signal, wait
 
@@ -25,6 +25,19 @@ class RebalanceListener:
     on_revoked: Callable[..., Any] | None = None
     on_assigned: Callable[..., Any] | None = None
     on_lost: Callable[..., Any] | None = None
+
+
+class Work(Protocol):
+    """What a poll waits for: that of a consumer, or of a group transact session."""
+
+    @property
+    def waits_in_flow(self) -> bool:
+        """As `ConsumerCore.waits_in_flow`."""
+        ...
+
+    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
+        """As `ConsumerCore.wait_for_work`."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -104,6 +104,7 @@ class ConsumerCore:
         self.wake: Signal = self.fetcher.arrived
         self.callbacks = CallbackQueue(self.wake, assignment.interrupt)
         self.polls = Polls(self.clock, assignment.interrupt)
+        self.wake.add_waiter(self._wake_poll)
         self.committed_offsets = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
         # The epoch of a member is checked by the coordinator of a KIP-848 group, and of no other.
         member = self._member if settings.group_protocol == "consumer" else None
@@ -140,6 +141,8 @@ class ConsumerCore:
             error=lambda: self.error,
         )
         self.is_closed = False
+        #: Whether the flow of `run` runs.
+        self._is_running = False
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
         self._membership_tasks: list[Task[None]] = []
@@ -170,10 +173,13 @@ class ConsumerCore:
             flows["iteration"] = self._watch_iteration()
         for name, flow in flows.items():
             self._tasks.append((yield from spawn(self._guarded(flow), name)))
+        self._is_running = True
         try:
             while not self.is_closed:
                 yield from wait(self._ended)
         finally:
+            self._is_running = False
+            self.polls.wake()
             for task in [*self._tasks, *self._membership_tasks]:
                 task.cancel()
 
@@ -518,6 +524,21 @@ class ConsumerCore:
             or (self.membership is not None and self.membership.error is not None)
         )
 
+    @property
+    def waits_in_flow(self) -> bool:
+        """Any thread: whether a poll that waits now must do so in a flow, as it does not wait for records alone."""
+        return self.is_closed or not self._is_running or self.has_business
+
+    @property
+    def longest_wait(self) -> float:
+        """The seconds after which a poll that waits for records must call `note_poll`: one that waits for longer than
+        max_poll_interval is a poll all the time."""
+        return self.settings.max_poll_interval / 2
+
+    def _wake_poll(self) -> None:
+        self.wake.add_waiter(self._wake_poll)
+        self.polls.wake()
+
     def take(self, max_records: int) -> list[Record]:
         """Any thread: return fetched records, [] if there are none. Raises the errors of partitions."""
         return self.fetcher.buffer.take(max_records)
@@ -548,8 +569,7 @@ class ConsumerCore:
                 left = deadline - self.clock()
                 if self.fetcher.buffer.has_ready or left <= 0 or is_over():
                     return None
-                # A poll that waits for longer than max_poll_interval is a poll all the time.
-                yield from wait(self.wake, min(left, self.settings.max_poll_interval / 2))
+                yield from wait(self.wake, min(left, self.longest_wait))
                 self.note_poll()
         finally:
             self.note_poll()

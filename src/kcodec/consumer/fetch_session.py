@@ -57,7 +57,7 @@ class FetchSession:
         self._first_epoch = INITIAL_EPOCH if is_kept else FINAL_EPOCH
         self.epoch = self._first_epoch
         self._partitions: dict[TopicPartition, PartitionRequest] = {}
-        self._by_id: dict[UUID, str] = {}
+        self._by_id: dict[int, str] = {}
         self._sent_epoch = INITIAL_EPOCH
         self._has_ids = False
 
@@ -70,29 +70,27 @@ class FetchSession:
             self.epoch = self._first_epoch  # names and ids do not mix: the old session is given up
         self._has_ids = has_ids
         ids = {partition.topic: one.topic_id for partition, one in partitions.items()} if has_ids else {}
-        self._by_id = {topic_id: topic for topic, topic_id in ids.items()}
+        self._by_id = {topic_id.int: topic for topic, topic_id in ids.items()}
         changed, left = self._changes(partitions)
         self._sent_epoch = self.epoch
         self._partitions = dict(partitions)
-        topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
+        # Of an id its number is the key: the hash of a UUID is a call of Python.
+        topics: dict[tuple[str, int], FetchTopic] = {}
         for partition, one in changed:
-            topics.setdefault((partition.topic, one.topic_id), []).append(one.message(partition.partition, version))
-        gone: dict[tuple[str, UUID], list[int]] = {}
+            key = partition.topic, one.topic_id.int
+            if (topic := topics.get(key)) is None:
+                topic = topics[key] = FetchTopic(topic=partition.topic, topic_id=one.topic_id, partitions=[])
+            topic.partitions.append(one.message(partition.partition, version))
+        gone: dict[tuple[str, int], ForgottenTopic] = {}
         for partition, one in left:
-            gone.setdefault((partition.topic, one.topic_id), []).append(partition.partition)
+            key = partition.topic, one.topic_id.int
+            if (forgotten := gone.get(key)) is None:
+                forgotten = ForgottenTopic(topic=partition.topic, topic_id=one.topic_id, partitions=[])
+                gone[key] = forgotten
+            forgotten.partitions.append(partition.partition)
         if version >= FIRST_WITH_SESSIONS:
             fields |= {"session_id": self.session_id, "session_epoch": self.epoch}
-        return FetchRequest(
-            topics=[
-                FetchTopic(topic=topic, topic_id=topic_id, partitions=parts)
-                for (topic, topic_id), parts in topics.items()
-            ],
-            forgotten_topics_data=[
-                ForgottenTopic(topic=topic, topic_id=topic_id, partitions=numbers)
-                for (topic, topic_id), numbers in gone.items()
-            ],
-            **fields,
-        )
+        return FetchRequest(topics=list(topics.values()), forgotten_topics_data=list(gone.values()), **fields)
 
     def _changes(
         self, partitions: Mapping[TopicPartition, PartitionRequest]
@@ -119,7 +117,7 @@ class FetchSession:
         with it: then the response is not used, and everything is requested again."""
         found = []
         for topic in message.responses:
-            name = self._by_id.get(topic.topic_id) if self._has_ids else topic.topic
+            name = self._by_id.get(topic.topic_id.int) if self._has_ids else topic.topic
             for data in topic.partitions:
                 partition = TopicPartition(name or "", data.partition_index)
                 if name is None or partition not in self._partitions:

@@ -35,7 +35,7 @@ from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses, Reque
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, PartitionRequest
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, TransportError, UnsupportedError
-from kcodec.flow import ByVersion, CancelledFlow, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.flow import ByVersion, Call, Flow, Reply, Signal, StartCall, Task, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
@@ -89,7 +89,6 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         #: Requests under way, by broker and channel.
         self._flying: dict[tuple[int, str], Plan] = {}
-        self._tasks: dict[tuple[int, str], Task[None]] = {}
         #: Bytes that are set aside for the responses of these requests.
         self._set_aside: dict[tuple[int, str], int] = {}
         #: By broker whose responses are larger than what is requested, as its batches are: what they claimed.
@@ -108,8 +107,11 @@ class Fetcher:
         self._one_by_one: dict[int, list[TopicPartition]] = {}
         #: What ended a request otherwise than by an error of Kafka.
         self._failure: BaseException | None = None
+        self._is_ended = False
         self._signal = Signal()
         self._is_woken = False
+        #: Whether the assignment or the metadata has changed since the last round.
+        self._has_news = True
         #: Why the last round did not request more: a partition of each broker that has enough responses.
         self._enough: dict[int, PartitionState] = {}
         #: Likewise, if there was no memory for another response: the bytes of the responses that waited to be taken.
@@ -170,12 +172,14 @@ class Fetcher:
                 if not self._is_woken:
                     yield from wait(self._signal, pause)
         finally:
-            for task in [*listeners, *self._tasks.values()]:
+            self._is_ended = True
+            for task in listeners:
                 task.cancel()
 
     def _listen(self, signal: Signal) -> Flow[None]:
         while True:
             yield from wait(signal)
+            self._has_news = True
             self._wake()
             if self.buffer.has_ready:
                 self.arrived.set()  # a partition that failed, or was paused
@@ -185,8 +189,12 @@ class Fetcher:
         self._signal.set()
 
     def _note_taken(self) -> None:
-        """On the thread of the caller of poll: let the loop look, soon, whether it can request more."""
-        if not self._is_taken_posted:
+        """On the thread of the caller of poll: let the loop look, soon, whether it can request more.
+
+        What was taken before the last round does not matter: that round has seen it.
+        """
+        is_held_up = bool(self._enough) or self._short_with is not None
+        if is_held_up and not self._is_taken_posted:
             self._is_taken_posted = True
             try:
                 with suppress(TransportError):  # closed: there is nothing to fetch for
@@ -208,6 +216,13 @@ class Fetcher:
                 is_less = True
         if is_less:
             self._wake()
+
+    def _look_for_taken(self) -> None:
+        """Begin another round if records were taken while this one found no memory: the caller of poll did not know
+        then that the loop would wait for it."""
+        with self.assignment.lock:
+            if self._short_with is not None and self.buffer.waiting_bytes() < self._short_with:
+                self._wake()
 
     def _has_enough(self, state: PartitionState) -> bool:
         return state.is_fetchable and self._next(state)[2]
@@ -239,15 +254,10 @@ class Fetcher:
             if channel == ASIDE:
                 for partition, requested in plan.items():
                     self._requested_aside[partition] = node, requested.version, requested.request.offset
-            flow = self._fetch(node, channel, plan, most, size)
-            task = self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
-            task.when_done(self._note_failure)
+            yield self._fetch(node, channel, plan, most, size)
+        if self._short_with is not None:
+            self._look_for_taken()
         return None if due is None else max(due - now, 0.0)
-
-    def _note_failure(self, task: Task[None]) -> None:
-        if task.error is not None and not isinstance(task.error, CancelledFlow):
-            self._failure = task.error
-            self._wake()
 
     def _has_space(self, size: int, waiting: int) -> bool:
         """Return whether there is free capacity for a response of `size` bytes."""
@@ -268,7 +278,9 @@ class Fetcher:
         found: dict[int, list[_Place]] = {}
         due: list[float] = []
         partitions, brokers = self.assignment.partitions, self.cluster.brokers
-        self._forget_all_but(partitions, brokers)
+        if self._has_news or self._backoffs:
+            self._has_news = False
+            self._forget_all_but(partitions, brokers)
         self._enough.clear()
         for partition, state in partitions.items():
             if not state.is_fetchable:
@@ -374,7 +386,8 @@ class Fetcher:
 
     # One request
 
-    def _fetch(self, node: int, channel: str, plan: Plan, most: int, size: int) -> Flow[None]:
+    def _fetch(self, node: int, channel: str, plan: Plan, most: int, size: int) -> StartCall:
+        """Return what sends one request for these partitions, and handles its response."""
         is_aside = channel == ASIDE
         session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
@@ -392,39 +405,62 @@ class Fetcher:
                 rack_id=settings.client_rack,
             )
 
+        def ended(reply: Reply | None, error: BaseException | None) -> None:
+            if self._is_ended:
+                return
+            try:
+                self._ended(node, session, plan, reply, error, is_aside=is_aside)
+            except Exception as failure:  # noqa: BLE001  the flow raises it
+                self._failure = failure
+            finally:
+                if not is_aside:
+                    self.sent_at.pop(node, None)
+                self._flying.pop((node, channel), None)
+                self._set_aside.pop((node, channel), None)
+                self._wake()
+
         if not is_aside:
             self.sent_at[node] = self._clock()
+        call = Call(
+            node,
+            ByVersion(FetchRequest, build),
+            settings.request_timeout,
+            LOWEST_VERSION,
+            HIGHEST_VERSION if has_ids else FIRST_WITH_TOPIC_IDS - 1,
+            channel=channel,
+            max_response_bytes=size,
+        )
+        return StartCall(call, ended)
+
+    def _ended(
+        self,
+        node: int,
+        session: FetchSession,
+        plan: Plan,
+        reply: Reply | None,
+        error: BaseException | None,
+        *,
+        is_aside: bool,
+    ) -> None:
+        """Handle the response to a request, or that there is none. Raise an error that is not one of Kafka."""
         try:
-            reply = yield from call(
-                node,
-                ByVersion(FetchRequest, build),
-                timeout=settings.request_timeout,
-                lowest=LOWEST_VERSION,
-                highest=HIGHEST_VERSION if has_ids else FIRST_WITH_TOPIC_IDS - 1,
-                channel=channel,
-                max_response_bytes=size,
-            )
+            if error is not None:
+                raise error
+            assert reply is not None
             self.responded_at[node] = self._clock()
             self._shrink(node, reply.message)
             refused = self._received(node, session, plan, reply)
             if is_aside:
                 self._request_aside_again(refused)
-        except KcodecError as error:
+        except KcodecError as failure:
             session.fail()
             if is_aside:
-                log.debug("an extra fetch from broker %d failed: %s", node, error)
-                self._backoffs.put_off(node, str(error))
+                log.debug("an extra fetch from broker %d failed: %s", node, failure)
+                self._backoffs.put_off(node, str(failure))
                 self._request_aside_again(plan)
             else:
-                self._failed(node, plan, error)
-            self._note_size(node, error.__cause__)
-        finally:
-            if not is_aside:
-                self.sent_at.pop(node, None)
-            self._flying.pop((node, channel), None)
-            self._set_aside.pop((node, channel), None)
-            self._tasks.pop((node, channel), None)
-            self._wake()
+                self._failed(node, plan, failure)
+            self._note_size(node, failure.__cause__)
 
     def _request_aside_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Let the next round request these partitions again after their backoff, as the response was an error."""

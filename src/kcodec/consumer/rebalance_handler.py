@@ -45,6 +45,7 @@ class Polls:
         self._interrupt = interrupt
         self._began = Signal()
         self._count = 0
+        self._end_wait: Callable[[], None] | None = None
         self._polled_at = clock()
 
     def note(self) -> None:
@@ -57,7 +58,24 @@ class Polls:
 
     def seconds_since(self) -> float:
         """Return the time since the application polled last; 0 while it polls."""
-        return 0.0 if self._count > 0 else self._clock() - self._polled_at
+        is_polling = self._count > 0 or self._end_wait is not None
+        return 0.0 if is_polling else self._clock() - self._polled_at
+
+    def begin_wait(self, end: Callable[[], None]) -> None:
+        """Where poll is called: note that a poll waits for records there, and not in a flow. `end_wait` must follow.
+        end: called on the loop when the poll should look again, maybe several times."""
+        self._end_wait = end
+
+    def end_wait(self) -> None:
+        """Where poll is called: note that it no longer waits."""
+        self._end_wait = None
+        self._polled_at = self._clock()
+
+    def wake(self) -> None:
+        """On the loop: let a poll that waits for records look again."""
+        end = self._end_wait
+        if end is not None:
+            end()
 
     def begin(self) -> None:
         """On the loop: note that a poll, or a call that makes callbacks, waits. `end` must follow."""
@@ -75,6 +93,7 @@ class Polls:
             return
         self.is_awaited = True
         self._interrupt()
+        self.wake()  # it then waits in a flow, which calls `begin`
         try:
             while not self._count:
                 yield from wait(self._began)

@@ -440,7 +440,8 @@ class Accumulator(RecordAppender):
         """Accept no more records into the open batch, which may not be full: the rest of its space is free."""
         queue.open = None
         size = batch.size_in_bytes
-        self._count(self.topics[queue.partition.topic], queue, batch, size)
+        if size > batch.counted:
+            self._count(self.topics[batch.topic], queue, batch, size)
         if size < batch.reserved:
             reserved, batch.reserved = batch.reserved, size
             self._release(reserved - size)
@@ -534,7 +535,8 @@ class Accumulator(RecordAppender):
         for batch, outcome in ended:
             if batch.is_done:
                 continue
-            callbacks.extend(batch.finish(outcome))
+            if found := batch.finish(outcome):
+                callbacks += found
             self.unfinished.pop(batch, None)
             self.free_memory += batch.reserved
         if self.space_waiters and ended:

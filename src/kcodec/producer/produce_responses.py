@@ -129,8 +129,9 @@ class ProduceResponses:
                     f"the Produce response of broker {node} has no result for {queue.partition}", possibly_sent=True
                 )
                 self._without_result(queue, batch, error)
-            elif result.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                ended += self._proved(queue, batch)
+            elif not result.error_code or result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                if queue.batches or queue.refused or queue.probe is not None:
+                    ended += self._proved(queue, batch)
                 self._succeeded(queue, batch)
                 ended.append((batch, BatchOutcome(result.base_offset, result.log_append_time_ms)))
             else:
@@ -160,10 +161,10 @@ class ProduceResponses:
 
     def _succeeded(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         queue.is_proved = True
-        is_numbered = batch.is_numbered
+        is_numbered = batch.base_sequence >= 0
         if is_numbered and queue.rollback_sequence >= 0 and _is_before(queue.rollback_sequence, batch.base_sequence):
             queue.rollback_sequence = -1  # taken in spite of the gap: the broker had forgotten what was before
-        if not batch.is_done:
+        if batch.outcome is None:
             last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if is_numbered else -1
             self.id_manager.on_success(queue.partition, batch.records_count, last)
 

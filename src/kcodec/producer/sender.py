@@ -314,11 +314,6 @@ class Sender:
         for placeholder, error in failed:
             self.responses.fail(None, placeholder, error)
 
-    def _name_topic(self, topic: str, now: float) -> None:
-        if now - self._named.get(topic, -_FOREVER) > TOPIC_REFRESH_SECONDS:
-            self._named[topic] = now
-            self.cluster.add_topics([topic])
-
     # Time
 
     def _expire(self, now: float) -> float:
@@ -387,7 +382,11 @@ class Sender:
                 if not self.id_manager.may_send(queue.partition):
                     continue
                 sizes[node] = sizes.get(node, 0) + size
-                requests.setdefault(node, []).append((queue, self._take(queue, batch)))
+                self.accumulator.take(queue, batch)
+                batch.attempts += 1
+                queue.in_flight.append(batch)
+                self.responses.in_flight[queue] = None
+                requests.setdefault(node, []).append((queue, batch))
                 if queue in active:  # the others come first next time
                     del active[queue]
                     active[queue] = None
@@ -401,7 +400,9 @@ class Sender:
         for taken in requests.values():
             for queue, batch in taken:
                 self._seal(queue, batch)
-                self._name_topic(batch.topic, now)
+                if now - self._named.get(batch.topic, -_FOREVER) > TOPIC_REFRESH_SECONDS:
+                    self._named[batch.topic] = now
+                    self.cluster.add_topics([batch.topic])
         return requests, nearest, is_more
 
     def _is_saturated(self) -> bool:
@@ -421,14 +422,16 @@ class Sender:
         identity = self.id_manager.current
         if identity is None or batch.is_held:
             return _FOREVER
-        is_numbering = identity.producer_id >= 0 or batch.is_numbered
+        is_numbered = batch.is_numbered
+        is_numbering = identity.producer_id >= 0 or is_numbered
         if is_numbering and queue.in_flight and not (queue.is_proved and len(queue.in_flight) < IN_FLIGHT_WINDOW):
             return _FOREVER
         if batch.not_before > now:
             return batch.not_before
-        if not is_awaited and not self._is_hurried(queue, batch) and batch.created + self.accumulator.linger > now:
-            return batch.created + self.accumulator.linger
-        if is_numbering and not batch.is_numbered and queue.identity != identity:
+        lingers_until = batch.created + self.accumulator.linger
+        if lingers_until > now and not is_awaited and not self._is_hurried(queue, batch):
+            return lingers_until
+        if is_numbering and not is_numbered and queue.identity is not identity and queue.identity != identity:
             if queue.in_flight:
                 return _FOREVER
             queue.identity, queue.next_sequence, queue.is_proved = identity, 0, False
@@ -454,13 +457,6 @@ class Sender:
             queue.node, queue.is_proved = node, False
             queue.forget_probe()
         return node
-
-    def _take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
-        self.accumulator.take(queue, batch)
-        batch.attempts += 1
-        queue.in_flight.append(batch)
-        self.responses.in_flight[queue] = None
-        return batch
 
     def _seal(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Number a batch that goes out for the first time, and make its bytes."""

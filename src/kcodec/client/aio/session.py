@@ -396,7 +396,7 @@ class GroupTransactSession(ClientBase):
                     if taken is not None and len(taken):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    callback = await self._run(self._flows.wait_for_work(left, block))
+                    callback = await self._wait_for_work(self._core, self._flows, left)
                     if callback is not None:
                         await self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:

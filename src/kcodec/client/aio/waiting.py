@@ -26,7 +26,8 @@ from kcodec.producer.reports import log_lost
 from kcodec.transactions.commit_result import CommitResult
 
 if TYPE_CHECKING:
-    from kcodec.consumer.callbacks import Callback, CallbackQueue
+    from kcodec.consumer.callbacks import Callback, CallbackQueue, Work
+    from kcodec.consumer.core import ConsumerCore
     from kcodec.flow import Flow
     from kcodec.network.asyncio_loop import AsyncioLoop
     from kcodec.producer.core import ProducerCore
@@ -72,6 +73,31 @@ class ClientBase(NotPickled):
     async def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         self._start()
         return await self._io_loop.run(flow, timeout, call)
+
+    async def _wait_for_work(self, core: ConsumerCore, work: Work, seconds: float) -> Callback | None:
+        """Wait as part of a poll, as `work.wait_for_work`; it may return earlier.
+
+        A poll that waits for nothing but records waits here, which costs less than a flow.
+        """
+        if seconds <= 0 or work.waits_in_flow or core.fetcher.buffer.has_ready:
+            return await self._run(work.wait_for_work(seconds))
+        self._start()
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        timer = loop.call_later(min(seconds, core.longest_wait), end)
+        try:
+            core.polls.begin_wait(end)
+            await ended
+        finally:
+            timer.cancel()
+            core.polls.end_wait()
+        core.note_poll()
+        return None
 
     async def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
         """Call a callback of the application in the caller's task; it may be a coroutine function."""
