@@ -220,7 +220,7 @@ def test_a_poll_that_waits_for_a_rebalance_counts_as_a_poll_all_the_time() -> No
     script.membership.is_stable = False
     script.world.run(script.session.until_polled())
     begin = script.world.now
-    assert script.world.run(script.session.wait_for_work(5.0, block)) is None
+    assert script.world.run(script.session.wait_for_work(5.0)) is None
     assert script.world.now - begin == pytest.approx(5.0)
     assert script.consumer.polls >= 4
     script.end(block)
@@ -241,7 +241,7 @@ def test_a_member_that_left_unpolled_stays_away_until_a_poll() -> None:
     following = script.begin()
     script.membership.is_stable = False
     assert not script.session.may_take(following)
-    script.world.run(script.session.wait_for_work(1.0, following))
+    script.world.run(script.session.wait_for_work(1.0))
     assert rejoin.done
     script.end(following)
 

@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
@@ -383,13 +382,12 @@ class GroupTransactSession(ClientBase):
                 self._core.begin_poll()
                 is_begun = True
                 deadline = None if timeout is None else time.monotonic() + timeout
-                flow = partial(self._flows.wait_for_work, block=block)
                 while True:
                     taken = self._take(block, take)
                     if taken is not None and len(taken):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    callback = self._wait_for_work(self._core, self._flows, flow, left)
+                    callback = self._wait_for_work(self._core, self._flows, left)
                     if callback is not None:
                         self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:

@@ -74,16 +74,14 @@ class ClientBase(NotPickled):
     def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         return self._io_loop.run(flow, timeout, call)
 
-    def _wait_for_work(
-        self, core: ConsumerCore, work: Work, flow: Callable[[float], Flow[Callback | None]], seconds: float
-    ) -> Callback | None:
-        """Wait as part of a poll, as `flow` does; the wait may end earlier.
+    def _wait_for_work(self, core: ConsumerCore, work: Work, seconds: float) -> Callback | None:
+        """Wait as part of a poll, as `work.wait_for_work`; it may return earlier.
 
         A poll that waits for nothing but records waits here. As a flow, the wait would begin and end on the I/O thread,
         which costs more than all else that such a poll does.
         """
         if seconds <= 0:
-            return self._run(flow(seconds))
+            return self._run(work.wait_for_work(seconds))
         running = threading.Lock()
         running.acquire()
 
@@ -100,7 +98,7 @@ class ClientBase(NotPickled):
         finally:
             core.polls.end_wait()
         if waits_in_flow:
-            return self._run(flow(seconds))
+            return self._run(work.wait_for_work(seconds))
         core.note_poll()
         return None
 

@@ -35,6 +35,10 @@ class Work(Protocol):
         """As `ConsumerCore.waits_in_flow`."""
         ...
 
+    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
+        """As `ConsumerCore.wait_for_work`."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Callback:

@@ -442,7 +442,7 @@ class Fetcher:
         *,
         is_aside: bool,
     ) -> None:
-        """Handle the response to a request, or that there is none. Raise an error that is not one of Kafka."""
+        """Handle the end of a request, with a response or without one. Raise an error that is not one of Kafka."""
         try:
             if error is not None:
                 raise error

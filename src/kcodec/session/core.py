@@ -209,15 +209,16 @@ class GroupSession:
         """Any thread: as `ConsumerCore.waits_in_flow`."""
         return self.is_rebalancing or self.consumer.waits_in_flow
 
-    def wait_for_work(self, timeout: float, block: SessionBlock) -> Flow[Callback | None]:
+    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
         """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is awaited.
         The wait ends with the transaction."""
+        block = self.block
         deadline = self.clock() + timeout
         self._polls += 1
         self.changed.set()
         try:
             yield from sleep(0)  # a flow that waits for a poll continues first
-            while self._still_rebalances() and not block.is_ending:
+            while self._still_rebalances() and not (block is not None and block.is_ending):
                 self.consumer.raise_errors()
                 if self.consumer.callbacks.waiting:
                     return self.consumer.callbacks.waiting[0]
@@ -227,7 +228,7 @@ class GroupSession:
                 yield from wait(self.consumer.wake, min(left, LONGEST_WAIT_SECONDS))
                 self.consumer.note_poll()  # it is a poll all the time
             left = max(deadline - self.clock(), 0.0)
-            return (yield from self.consumer.wait_for_work(left, lambda: block.is_ending))
+            return (yield from self.consumer.wait_for_work(left, lambda: block is not None and block.is_ending))
         finally:
             self._polls -= 1
 

@@ -244,7 +244,7 @@ class Consumer(ClientBase):
                     if not self._core.has_business and (taken := take()):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    callback = await self._wait_for_work(self._core, self._core, self._core.wait_for_work, left)
+                    callback = await self._wait_for_work(self._core, self._core, left)
                     if callback is not None:
                         await self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:

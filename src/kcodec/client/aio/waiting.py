@@ -74,15 +74,13 @@ class ClientBase(NotPickled):
         self._start()
         return await self._io_loop.run(flow, timeout, call)
 
-    async def _wait_for_work(
-        self, core: ConsumerCore, work: Work, flow: Callable[[float], Flow[Callback | None]], seconds: float
-    ) -> Callback | None:
-        """Wait as part of a poll, as `flow` does; the wait may end earlier.
+    async def _wait_for_work(self, core: ConsumerCore, work: Work, seconds: float) -> Callback | None:
+        """Wait as part of a poll, as `work.wait_for_work`; it may return earlier.
 
         A poll that waits for nothing but records waits here, which costs less than a flow.
         """
         if seconds <= 0 or work.waits_in_flow or core.fetcher.buffer.has_ready:
-            return await self._run(flow(seconds))
+            return await self._run(work.wait_for_work(seconds))
         self._start()
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
