@@ -65,7 +65,12 @@ def test_a_poll_that_waits_for_records_runs_no_flow(make: Make, monkeypatch: pyt
     client.flow(later())
     flows: list[object] = []
     run = client.consumer._io_loop.run
-    monkeypatch.setattr(client.consumer._io_loop, "run", lambda flow, *rest: flows.append(flow) or run(flow, *rest))
+
+    def noted(flow: Flow[Any], *rest: Any) -> Any:
+        flows.append(flow)
+        return run(flow, *rest)
+
+    monkeypatch.setattr(client.consumer._io_loop, "run", noted)
     began = time.monotonic()
     assert client.do("poll", LONG) == [(ONE, 0)]
     assert time.monotonic() - began < LONG / 2
@@ -149,7 +154,8 @@ def test_records_taken_while_a_round_finds_no_memory_are_not_missed(monkeypatch:
     log = world.log()
     world.assign(ONE)
     fetcher = world.fetcher
-    has_space, taken = fetcher._has_space, []
+    has_space = fetcher._has_space
+    taken: list[Any] = []
 
     def take_meanwhile(size: int, waiting: int) -> bool:
         found = has_space(size, waiting)
