@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from scripted_broker import Rig, ScriptedCluster, started
 
@@ -79,6 +80,8 @@ def test_both_ways_make_the_same_batches(seed: int) -> None:
         (("orders", None, b"v", (), 3, 0), EncodeError, "partition must be between 0 and 2, not 3"),
         (("orders", None, b"v", (), -1, 0), EncodeError, "partition must be between 0 and 2, not -1"),
         (("orders", None, b"v", (), 2**80, 0), EncodeError, "partition must be between 0 and 2"),
+        (("orders", None, b"v", (), 10**5000, 0), EncodeError, "not <integer of about 5001 digits>"),
+        (("orders", None, b"v", (), True, 0), EncodeError, "partition must be an int or None, got True of type bool"),
         (("orders", None, b"v", (), None, -2), EncodeError, "timestamp -2 is below -1"),
         (("orders", None, b"v", (), None, 2**63), EncodeError, "does not fit into 64 bits"),
         (("orders", None, b"v", (), None, "now"), EncodeError, "timestamp must be an int, not str"),
@@ -99,6 +102,15 @@ def test_an_invalid_record_changes_nothing(arguments: Any, error: type[Exception
     (log, *_) = world.topics["orders"][1]
     assert log.values == [b"first", b"before", b"after"]
     assert accumulator.free_memory == rig.settings.buffer_memory
+
+
+def test_integers_of_numpy_are_partitions_and_timestamps() -> None:
+    world, rig = rig_with(3)
+    accumulator = rig.core.accumulator
+    for _ in range(2):
+        accumulator.append("orders", None, b"v", (), np.int64(1), np.int64(5))
+    rig.flush()
+    assert world.topics["orders"][1][1].values == [b"v", b"v"]
 
 
 @pytest.mark.parametrize("timestamp", ["now", 2**70])

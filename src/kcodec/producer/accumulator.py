@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec._fast import RecordAppender, RecordBatchBuilder
 from kcodec.errors import EncodeError, TransportError
 from kcodec.flow import Clock
+from kcodec.integers import as_integer
 from kcodec.offsets import check_topic
 from kcodec.producer.batch import (
     BATCH_OVERHEAD,
@@ -130,12 +131,15 @@ class Accumulator(RecordAppender):
         """
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # which would grow with each raise
-        if partition is not None and not isinstance(partition, int):
-            raise EncodeError(
-                f"partition must be an int or None, got {partition!r:.100} of type {type(partition).__name__}",
-                field="partition",
-                value=partition,
-            )
+        if partition is not None and type(partition) is not int:
+            number = as_integer(partition)
+            if number is None:
+                raise EncodeError(
+                    f"partition must be an int or None, got {partition!r:.100} of type {type(partition).__name__}",
+                    field="partition",
+                    value=partition,
+                )
+            partition = number
         buffer = self.topics.get(topic)
         if buffer is None or not buffer.queues:
             return self._append_waiting(topic, key, value, headers, partition, timestamp)

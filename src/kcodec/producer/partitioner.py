@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec._fast import TopicSlot, partition_for
 from kcodec.errors import EncodeError
+from kcodec.integers import shown
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.key_hashes import key_partition_of
@@ -120,7 +121,7 @@ class TopicBuffer(TopicSlot):
             return self.queues[partition]
         reason = f"topic {self.topic!r}: partition must be between 0 and {count - 1}"
         raise EncodeError(
-            f"{reason}, not {partition!r}; omit it to let the key decide", field="partition", value=partition
+            f"{reason}, not {shown(partition)}; omit it to let the key decide", field="partition", value=partition
         )
 
     def batch_filled(self, queue: PartitionQueue, produced: int) -> None:

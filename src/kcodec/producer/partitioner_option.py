@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec.errors import EncodeError
+from kcodec.integers import as_integer, shown
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.key_hashes import HASHES_NO_KEY, key_partition_of
 
@@ -68,13 +69,14 @@ def accumulator_of(settings: ProducerSettings) -> type[Accumulator]:
 def called_partition(function: PartitionFunction, topic: str, key: Any, count: int, available: Sequence[int]) -> int:
     """Return what a function of the application chooses. Raise EncodeError if it is not a partition of the topic."""
     chosen = function(key, list(range(count)), list(available))
-    if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < count:
+    number = as_integer(chosen)
+    if number is None or not 0 <= number < count:
         raise EncodeError(
-            f"topic {topic!r}: partitioner must return a number between 0 and {count - 1}, not {chosen!r:.100}",
+            f"topic {topic!r}: partitioner must return a number between 0 and {count - 1}, not {shown(chosen)}",
             field="partition",
             value=chosen,
         )
-    return chosen
+    return number
 
 
 def partitions_of_keys(
