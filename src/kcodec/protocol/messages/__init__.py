@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's messages: one class for each, for all versions that Kafka 2.5 to 4.3 supports on either side.
+"""Kafka's messages: one class for each, for all versions that Kafka 2.5 to 4.4 supports on either side.
 
     from kcodec.protocol import messages
     messages.ProduceRequest(acks=-1, ...).encode(version=9) -> bytes
