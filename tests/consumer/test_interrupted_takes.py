@@ -9,6 +9,10 @@ import pytest
 from fetch_script import FetchScript, numbered
 from interrupted_calls import interrupted
 
+from kcodec import TopicPartition
+from kcodec.broker import Broker
+from kcodec.client import Consumer
+
 
 @pytest.mark.parametrize("is_arrow", [False, True])
 def test_an_interrupted_take_loses_no_record_and_does_not_stop_the_fetcher(is_arrow: bool) -> None:
@@ -31,3 +35,25 @@ def test_an_interrupted_take_loses_no_record_and_does_not_stop_the_fetcher(is_ar
         if not is_interrupted:
             break
     assert at > 10
+
+
+def test_a_record_by_record_poll_that_is_interrupted_anywhere_loses_and_repeats_nothing(kcodec_broker: Broker) -> None:
+    topic, count = kcodec_broker.create_topic(), 400
+    kcodec_broker.seed(topic, [b"%d" % number for number in range(count)])
+    found: list[int] = []
+    interruptions = 0
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, max_poll_records=7) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+
+        def poll() -> None:
+            record = consumer.poll_one(1.0)
+            if record is not None:
+                found.append(record.offset)
+
+        for at in itertools.cycle(range(240)):
+            interruptions += interrupted(poll, at)
+            if found and found[-1] == count - 1:
+                break
+    assert interruptions > 240
+    assert found == list(range(count))

@@ -81,13 +81,27 @@ class Transaction:
         self._partitions = tuple(partitions_of(partitions))
         self._timeout = timeout
         self._open: ProducerTransaction | None = None
+        self._is_interrupted = False
 
     def __enter__(self) -> Transaction:
-        self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
-        if self._open is None:
-            begin = self._manager.begin(self._timeout, self._partitions)
-            self._open = self._producer._run(self._producer._begun(begin, self._timeout))
+        before = self._manager.newest
+        try:
+            self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
+            if self._open is None:
+                self._open = self._producer._run(self._producer._begun(self._begin(), self._timeout))
+        except BaseException:
+            # No block will end it. The begin may have succeeded already, or do so later.
+            self._is_interrupted = True
+            if (newest := self._manager.newest) is not None and newest is not before:
+                self._manager.abandon(newest)
+            raise
         return self
+
+    def _begin(self) -> Flow[ProducerTransaction]:
+        begun = yield from self._manager.begin(self._timeout, self._partitions)
+        if self._is_interrupted:
+            self._manager.abandon(begun)
+        return begun
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -97,7 +111,13 @@ class Transaction:
                 # Fatal, or ended by Java's names without an outcome: say why, not nothing.
                 self._producer._run(self._commit())
             return
-        self._producer._run(self._commit() if error is None else self._abort_after(error))
+        try:
+            self._producer._run(self._commit() if error is None else self._abort_after(error))
+        except BaseException:
+            # Interrupted, it may have ended at any point: the next begin aborts what is left.
+            if self._open is not None:
+                self._manager.abandon(self._open)
+            raise
 
     def send(
         self,

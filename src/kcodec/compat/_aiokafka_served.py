@@ -373,14 +373,14 @@ class ServedConsumer(Consumer):
     def next_delivered(self) -> Record | None:
         """Return the next of the records that were decoded together, if it is here and may be delivered."""
         delivery = self._core.assignment.delivery
-        return None if delivery.is_over else next(delivery.records, None)
+        return None if delivery.is_over else self._core.next_record(delivery)
 
     async def next_record(self, only: Set[Place] | None) -> Record | None:
         """Return one record, or None if the program should try again; wait for it. only: partitions, None for all."""
         await self._begin_request()
         found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
         if found is not None:
-            return next(found.records, None)
+            return self._core.next_record(found)
         await self._wait(LONG_SECONDS, only)
         return None
 

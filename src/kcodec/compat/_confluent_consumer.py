@@ -359,8 +359,16 @@ class ConsumerMethods:
     poll = poll_message
 
     def _poll(self, timeout: float) -> Any:
-        """Return a message that the compiled `poll` has not found at once."""
-        return self._next(None if timeout < 0 else time.monotonic() + timeout)
+        """Return a message that the compiled `poll` has not found at once. After an interruption, such as Ctrl-C, the
+        next call returns it."""
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        found: list[Any] = []
+        stored = dict(self._stored)
+        try:
+            return found[0] if self._add_next(found, deadline) else None
+        except BaseException:
+            self._give_back(found, stored)
+            raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to num_messages messages, fewer after `timeout` seconds. Raise ValueError for a wrong number.
@@ -376,8 +384,7 @@ class ConsumerMethods:
         stored = dict(self._stored)
         try:
             self._feed.take_into(found, num_messages)
-            while len(found) < num_messages and (message := self._next(deadline)) is not None:
-                found.append(message)
+            while len(found) < num_messages and self._add_next(found, deadline):
                 self._feed.take_into(found, num_messages)
         except BaseException:
             self._give_back(found, stored)
@@ -399,8 +406,8 @@ class ConsumerMethods:
             if name in stored:
                 self._stored[name] = stored[name]
 
-    def _next(self, deadline: float | None) -> Any:
-        """Return the next message, or the message of an error; None if nothing arrives until the deadline."""
+    def _add_next(self, found: list[Any], deadline: float | None) -> bool:
+        """Append the next message, or the message of an error. Return False if nothing arrives until the deadline."""
         consumer, events, feed = self._open(), self._events, self._feed
         longest = EOF_STEP_SECONDS if self._settings.reports_eof else STEP_SECONDS
         while True:
@@ -408,36 +415,41 @@ class ConsumerMethods:
             if not events.is_empty:
                 events.serve()
                 consumer = self._open()  # a callback may have closed it
-            if (message := feed.take()) is not None:
-                return message
+            wanted = len(found) + 1
+            feed.take_into(found, wanted)
+            if len(found) == wanted:
+                return True
             left = longest if deadline is None else min(max(deadline - time.monotonic(), 0.0), longest)
             if not self._is_subscribed and not self._assigned:
                 events.wait(left)
             else:
                 feed.note_last()
                 if self._is_subscribed and (problem := self._problem(consumer)) is not None:
-                    return problem
+                    found.append(problem)
+                    return True
                 delivery = None
                 try:
                     delivery = consumer.request(left)
                 except errors.KcodecError as error:
                     partition = _partition_of(error)
                     if partition is not None or self._is_news(str(error)):
-                        return _failed(error, partition)
+                        found.append(_failed(error, partition))
+                        return True
                     events.wait(left)
                 finally:
                     self._close_if_requested()
                 if self._kcodec is None:
-                    return None
+                    return False
                 if delivery is not None:
                     feed.delivery = delivery
                     continue
                 if self._settings.reports_eof and (end := self._end_of_partition(consumer)) is not None:
-                    return end
+                    found.append(end)
+                    return True
             if deadline is not None and time.monotonic() >= deadline:
                 self._observer.report_statistics(0)
                 events.serve()
-                return None
+                return False
 
     def _is_news(self, text: str) -> bool:
         """Return whether an error with this text was not reported within REPORT_SECONDS, and note that it is now."""

@@ -10,6 +10,7 @@ last: those count as completed when it requests the next ones.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -92,8 +93,17 @@ class PartitionState:
 
     @position.setter
     def position(self, offset: int | None) -> None:
-        self._end_chunk()
-        self._offset = offset
+        chunk = self.chunk
+        if chunk is None:
+            self._offset = offset
+            return
+        if self._before is None and chunk.completed_position != chunk.position:
+            self._before = chunk.completed_position
+        delivered = chunk.delivered
+        # Python runs the handlers of signals when it calls a function, and after a call. The only call from here on is
+        # the last step, so an interruption such as Ctrl-C finds all of this done, or nothing.
+        self._offset, self.chunk, chunk.stopped_at = offset, None, delivered
+        deque(chunk.iterator, maxlen=0)  # whatever still holds the iterator gets no more records
 
     @property
     def position_epoch(self) -> int:
@@ -157,14 +167,6 @@ class PartitionState:
         """End the chunk; its position stays."""
         if self.chunk is not None:
             self.position, self.position_epoch = self.chunk.position
-
-    def _end_chunk(self) -> None:
-        chunk = self.chunk
-        if chunk is not None:
-            if self._before is None and chunk.completed_position != chunk.position:
-                self._before = chunk.completed_position
-            self.chunk = None
-            chunk.stop()
 
     @property
     def is_fetchable(self) -> bool:

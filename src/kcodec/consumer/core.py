@@ -551,6 +551,17 @@ class ConsumerCore:
         """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
         return self.fetcher.buffer.take_delivery(max_records)
 
+    def next_record(self, delivery: Delivery) -> Record | None:
+        """Any thread: deliver one record; None if there are no more. If an interruption, such as Ctrl-C, prevents that
+        the caller gets it, the next request returns it again."""
+        left = length_hint(delivery.records)
+        try:
+            return next(delivery.records, None)
+        except BaseException:
+            if length_hint(delivery.records) < left:
+                self.take_back()
+            raise
+
     def wait_for_work(self, timeout: float, is_over: Callable[[], bool] = lambda: False) -> Flow[Callback | None]:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
         passed. Raises errors of the group or the loop.

@@ -32,14 +32,15 @@ class Chunk:
 
     start, end: the positions before the first record, and after the last one and the markers, aborted records and
                 empty batches that follow it.
+    stopped_at: the number of records that were delivered before the position was moved; None: that has not happened.
     """
 
-    __slots__ = ("_completed", "_records", "_stopped_at", "end", "iterator", "start")
+    __slots__ = ("_completed", "_records", "end", "iterator", "start", "stopped_at")
 
     def __init__(self, records: list[Record], start: LogPosition, end: LogPosition) -> None:
         self._records = records
         self._completed = 0
-        self._stopped_at: int | None = None
+        self.stopped_at: int | None = None
         self.iterator: Iterator[Record] = iter(records)
         self.start = start
         self.end = end
@@ -47,7 +48,7 @@ class Chunk:
     @property
     def delivered(self) -> int:
         """The number of delivered records."""
-        return len(self._records) - length_hint(self.iterator) if self._stopped_at is None else self._stopped_at
+        return len(self._records) - length_hint(self.iterator) if self.stopped_at is None else self.stopped_at
 
     @property
     def is_used_up(self) -> bool:
@@ -84,9 +85,3 @@ class Chunk:
         delivered = self.delivered
         while self._completed < delivered and (self._records[self._completed].offset or 0) < offset:
             self._completed += 1
-
-    def stop(self) -> None:
-        """Deliver nothing more, whatever still holds the iterator; the position stays."""
-        self._stopped_at = self.delivered
-        for _ in self.iterator:
-            pass

@@ -207,10 +207,10 @@ class Consumer(ClientBase):
         includes a record once the next one is requested. Raises as `poll`.
         """
         delivery = self._core.assignment.delivery
-        record: Record | None = None if delivery.is_over else next(delivery.records, None)
+        record = None if delivery.is_over else self._core.next_record(delivery)
         if record is None:
             found = await self._poll(timeout, lambda: self._core.take_delivery(self._max_poll_records))
-            record = None if found is None else next(found.records, None)
+            record = None if found is None else self._core.next_record(found)
         return record
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
