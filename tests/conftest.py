@@ -116,6 +116,8 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         # Behind Spark's own jars: see spark_classes.
         patch.setenv("SPARK_DIST_CLASSPATH", str(ROOT / ".cache" / "spark-kafka" / "*"))
+        # Its Python workers begin with the imports that all of them need.
+        patch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "spark_daemon"), prepend=os.pathsep)
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -90,10 +90,8 @@ def load_classes(folder: str) -> None:
     spark.read.parquet(f"{folder}/rows").toPandas()
     spark.createDataFrame([(1, b"a"), (2, b"b")], "number long, value binary").repartition(2).collect()
     stream = spark.readStream.schema(rows.schema).parquet(f"{folder}/rows").mapInArrow(lambda each: each, rows.schema)
-    query = stream.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
-    query.foreachBatch(lambda frame, _: frame.write.mode("append").parquet(f"{folder}/copy")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+    writer = stream.writeStream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    writer.foreachBatch(lambda frame, _: frame.write.parquet(f"{folder}/copy")).start().awaitTermination()
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     spark.stop()
     process.stdin.close()  # the JVM ends, and writes the archive
