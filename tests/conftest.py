@@ -37,7 +37,7 @@ pytest_plugins = [
     "pytester",
 ]
 # Programs and files for other tools live below these; pytest must not import them in search of doctests.
-collect_ignore = ["fuzz", "java", "lint", "typing", "golden"]
+collect_ignore = ["fuzz", "java", "lint", "typing", "golden", "support/spark_daemon"]
 
 SHARED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
