@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
+from spark_classes import ensure_archive, use_options
 
 from kcodec.testing.jars import KAFKA_VERSION
-from kcodec.testing.node import JVM_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ pytest_plugins = [
     "pytester",
 ]
 # Programs and files for other tools live below these; pytest must not import them in search of doctests.
-collect_ignore = ["fuzz", "java", "lint", "typing", "golden"]
+collect_ignore = ["fuzz", "java", "lint", "typing", "golden", "support/spark_daemon"]
 
 SHARED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
@@ -50,9 +51,16 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # Spark's workers would otherwise be the first python3 on PATH, which lacks everything.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-# A Spark of the tests ends before the second compiler of its JVM has paid off: without it, and with one thread for the
-# garbage, Spark takes a third less of processor time. The second name is that of the JVM that builds the command.
-os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(JVM_OPTIONS)
+use_options()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Create the archive of Spark's classes before the first test that starts a Spark."""
+    if item.get_closest_marker("spark") or "spark" in getattr(item, "fixturenames", ()):
+        find_java_home()
+        ensure_archive()
+        use_options()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,6 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def java_home() -> Path:
     """The JAVA_HOME that `make java` brings about, made here if pytest was started by hand; else $KCODEC_JAVA_HOME."""
+    return find_java_home()
+
+
+@cache
+def find_java_home() -> Path:
+    """Return what the fixture java_home returns, and set JAVA_HOME."""
     if "KCODEC_JAVA_HOME" in os.environ:
         os.environ["JAVA_HOME"] = os.environ["KCODEC_JAVA_HOME"]
         return Path(os.environ["JAVA_HOME"])
@@ -95,12 +109,16 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraClassPath": str(ROOT / ".cache" / "spark-kafka" / "*"),
     }
     builder = SparkSession.builder.master("local[2]").appName("kcodec tests")
     for name, value in options.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        # Behind Spark's own jars: see spark_classes.
+        patch.setenv("SPARK_DIST_CLASSPATH", str(ROOT / ".cache" / "spark-kafka" / "*"))
+        # Its Python workers begin with the imports that all of them need.
+        patch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "spark_daemon"), prepend=os.pathsep)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -7,20 +7,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import fuzz_targets as fuzz
 import pytest
 
 MOST_CORPUS_BYTES = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    folder = tmp_path_factory.mktemp("fuzz")
-    core = fuzz.build_core(folder, "replay")
-    yield {name: fuzz.build(name, folder, "replay", core) for name in fuzz.C_TARGETS}
 
 
 def test_every_target_has_a_corpus_and_none_is_large() -> None:
@@ -31,8 +23,8 @@ def test_every_target_has_a_corpus_and_none_is_large() -> None:
 
 
 @pytest.mark.parametrize("name", fuzz.C_TARGETS)
-def test_corpus_and_seeds_hold_under_sanitizers(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
-    assert_replays(name, [str(programs[name])], tmp_path)
+def test_corpus_and_seeds_hold_under_sanitizers(name: str, tmp_path: Path) -> None:
+    assert_replays(name, [str(fuzz.replay_program(name))], tmp_path)
 
 
 @pytest.mark.parametrize("name", fuzz.PYTHON_TARGETS)

@@ -27,7 +27,7 @@ def test_it(number):
     SEEN.append(number)
 """
 #: One module of each pass.
-PARALLEL, QUIET = "test_some.py", "test_memory.py"
+PARALLEL, QUIET = "test_some.py", "test_client_clock.py"
 
 
 def run(folder: Path, modules: Mapping[str, str], *arguments: str) -> tuple[int, list[str]]:

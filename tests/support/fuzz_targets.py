@@ -13,6 +13,7 @@ after the requested size is detected.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import random
@@ -22,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -84,6 +86,30 @@ def build_core(folder: Path, engine: str) -> list[Path]:
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(_compile, engine, source, folder / f"{source.stem}.o", flags) for source, flags in work]
         return [future.result() for future in made]
+
+
+def replay_program(name: str) -> Path:
+    """The program of one target with the engine "replay", compiled only if the sources, flags or gcc have changed."""
+    folder = ROOT / ".cache" / f"fuzz-{_digest()}"
+    program = folder / f"fuzz_{name}"
+    if not program.is_file():
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=folder.parent) as scratch:
+            made = Path(scratch)
+            core = build_core(made, "replay")
+            folder.mkdir(exist_ok=True)
+            for each in C_TARGETS:
+                build(each, made, "replay", core).replace(folder / f"fuzz_{each}")
+    return program
+
+
+@cache
+def _digest() -> str:
+    """Return a digest of everything that decides what the programs do."""
+    gcc = subprocess.run([ENGINES["replay"], "--version"], capture_output=True, check=True).stdout
+    sources = sorted(path for folder in (CORE, FUZZ) for path in folder.rglob("*.[ch]"))
+    parts = [gcc, repr(FLAGS).encode(), Path(__file__).read_bytes(), *(path.read_bytes() for path in sources)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
 def build(name: str, folder: Path, engine: str, core: list[Path]) -> Path:

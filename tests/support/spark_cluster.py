@@ -14,7 +14,6 @@ import tempfile
 from pyspark.sql import SparkSession
 
 import kcodec.spark
-from kcodec.testing.node import JVM_OPTIONS
 
 
 def main() -> None:
@@ -25,7 +24,7 @@ def main() -> None:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": " ".join(JVM_OPTIONS),
+            "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
             "spark.local.dir": folder,
             "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
             "spark.sql.session.timeZone": "UTC",
