@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests in two passes: most in parallel workers, then those of real time, which wait more than they work.
+"""Run the tests in two passes: most in parallel workers, then those that need a quiet machine, two at a time.
 
     python tools/run_tests.py [ARGUMENT OF PYTEST ...]
 
@@ -20,9 +20,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Each worker may start a broker and Spark, for which it waits half of the time. Tests of real time wait even more.
+#: Each worker may start a broker and Spark, for which it waits half of the time.
 MOST_WORKERS = 4
-PASSES = ("parallel", "quiet")
+#: Tests of time: one for each processor, which it shares only with the broker that it waits for.
+MOST_QUIET_WORKERS = 2
 INTERRUPTED, NO_TESTS = 2, 5
 #: The outcomes in pytest's order and spelling.
 OUTCOMES = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
@@ -32,10 +33,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run both passes and return the exit status."""
     began = time.monotonic()
     processors = os.cpu_count() or 1
-    workers = min(processors + 1, MOST_WORKERS)
+    passes = {"parallel": min(processors + 1, MOST_WORKERS), "quiet": min(processors, MOST_QUIET_WORKERS)}
     statuses: list[int] = []
     counts: Counter[str] = Counter()
-    for name in PASSES:
+    for name, workers in passes.items():
         with tempfile.TemporaryDirectory() as folder:
             counted = Path(folder, "counts")
             environment = {**os.environ, "KCODEC_TESTS": name, "KCODEC_TEST_COUNTS": str(counted)}

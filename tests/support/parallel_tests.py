@@ -19,20 +19,21 @@ from typing import Any
 
 import pytest
 
-#: Tests of real time, which could fail if all processors were busy; they wait more than they work. Tests of memory and
-#: processor time are not among them. The longest come first, so that at the end no worker waits for the others.
+#: Tests of real time, and of processor time that grows with the input, which could fail if there were more processes
+#: than processors. The longest come first, so that at the end no worker waits for the other.
 QUIET = (
     *("test_client_exit", "test_producer_interrupted", "test_silent_consumers", "test_producer_broker_faults"),
     *("test_call_timeouts_broker", "test_log_follow", "test_client_clock", "test_threads", "test_security_sessions"),
     *("test_client_broker", "test_session_broker_producer", "test_held_back", "test_client_fork"),
     *("test_producer_causes", "test_client_security", "test_testing_proxy", "test_client_addresses"),
     *("test_client_network", "test_session_interrupted", "test_silent_calls", "test_log_follow_changes"),
+    *("test_growth", "test_auxiliary_growth"),
 )
 #: Modules of the first pass with few tests that take long: searches, compilers, memory, brokers that are killed.
 LONG = {
-    *("test_admin_transactions", "test_async_to_sync", "test_auxiliary_growth", "test_bombs", "test_cli_groups"),
+    *("test_admin_transactions", "test_async_to_sync", "test_bombs", "test_cli_groups"),
     *("test_copy", "test_decode_property", "test_encode_java", "test_encode_property", "test_fuzz_corpus"),
-    *("test_growth", "test_java_groups", "test_kip447", "test_memory", "test_packaging", "test_random_faults"),
+    *("test_java_groups", "test_kip447", "test_memory", "test_packaging", "test_random_faults"),
     *("test_remedies", "test_run_tests", "test_security_broker", "test_session_broker", "test_transaction_chaos"),
     "test_validation",
 }
