@@ -113,6 +113,21 @@ def test_integers_of_numpy_are_partitions_and_timestamps() -> None:
     assert world.topics["orders"][1][1].values == [b"v", b"v"]
 
 
+def test_a_wait_for_a_record_raises_its_error_and_not_that_of_the_wake_up() -> None:
+    """The I/O loop may fail at this moment, before it has ended the record."""
+    _, rig = rig_with(3)
+    accumulator = rig.core.accumulator
+    accumulator.append("orders", None, b"v", (), 0, 0)
+    (batch,) = accumulator.unfinished
+
+    def refuse() -> None:
+        raise TransportError("the I/O loop of this client failed")
+
+    accumulator._wake = refuse
+    accumulator.hurry(batch)
+    assert batch in accumulator.awaited
+
+
 @pytest.mark.parametrize("timestamp", ["now", 2**70])
 def test_an_invalid_timestamp_before_metadata_fails_its_record(timestamp: Any) -> None:
     world = ScriptedCluster()

@@ -115,9 +115,8 @@ class IoLoop:
                 f"this client belongs to process {self._process}; the forked process {os.getpid()} must create its own"
             )
         if self._error is not None:
-            raise TransportError(
-                f"the I/O loop of this client failed: {self._error}; create another client"
-            ) from self._error
+            why = str(self._error) or repr(self._error)
+            raise TransportError(f"the I/O loop of this client failed: {why}; create another client") from self._error
         if self._is_closing:
             raise TransportError("the client is closed")
 

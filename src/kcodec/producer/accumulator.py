@@ -488,12 +488,12 @@ class Accumulator(RecordAppender):
             if not (batch.attempts or batch.is_done):
                 self.awaited.add(batch)
                 if not any(self.loads.values()):
-                    self.wake()  # otherwise a response does
+                    self._wake_nevertheless()  # otherwise a response does
 
     def _wake_nevertheless(self) -> None:
-        """Wake the sender for a record that is in the buffer, although an error, such as that of Ctrl-C, ends the call.
-        Later records of its batch do not wake it."""
-        with contextlib.suppress(TransportError):  # the client is closed, which is the error that ended the call
+        """Wake the sender for a record that is in the buffer, even if an error, such as that of Ctrl-C, ends the call:
+        later records of its batch do not wake it."""
+        with contextlib.suppress(TransportError):  # the client is closed, or has failed, which ends the record, too
             self.wake()
 
     def take_wake(self) -> None:
