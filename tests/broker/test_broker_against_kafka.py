@@ -18,7 +18,9 @@ from broker_sequences import PROFILES, Sequence
 from broker_targets import CoreTarget, SocketTarget
 
 import kcodec
+from kcodec import TopicPartition
 from kcodec.broker import Broker
+from kcodec.client import Admin, Consumer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import encode_request
@@ -130,3 +132,26 @@ def test_fetch_does_not_wait_for_more_than_a_response_can_have(target: SocketTar
     (found,) = target.send(request, 12).responses[0].partitions
     assert time.monotonic() - begun < 10
     assert len(found.records) > 50
+
+
+@pytest.mark.parametrize("is_kafka", [True, False], ids=["Apache Kafka", "embedded"])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_negative_timestamps_are_stored(apache_kafka: ApacheKafka, is_kafka: bool, codec: str) -> None:
+    """The largest timestamp of such a batch is -1, no timestamp."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    with Broker() as broker:
+        target = apache_kafka if is_kafka else broker
+        topic: str = target.create_topic(partitions=1)
+        settings = {"bootstrap.servers": target.bootstrap_servers, "compression.type": codec, "linger.ms": 100}
+        producer, failed = confluent_kafka.Producer(settings), []
+        for timestamp in (-5, -7):
+            producer.produce(topic, b"x", timestamp=timestamp, on_delivery=lambda error, _: failed.append(error))
+        assert producer.flush(20) == 0
+        assert failed == [None, None]
+        with Consumer(bootstrap_servers=target.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            found = [one.timestamp for one in consumer.poll(20)]
+        with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+            (latest,) = admin.list_offsets({TopicPartition(topic, 0): -3}).values()
+    assert found == [-5, -7]
+    assert (latest.offset, latest.timestamp) == (-1, -1)

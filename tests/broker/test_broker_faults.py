@@ -158,6 +158,12 @@ def test_rule_with_two_effects_is_refused(kcodec_broker: Broker) -> None:
         kcodec_broker.faults.add("Produce", drop="after", duplicate=True)
 
 
+@pytest.mark.parametrize("name", ["duplicate", "reorder"])
+def test_flags_of_a_rule_must_be_bools(kcodec_broker: Broker, name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got 'yes'"):
+        kcodec_broker.faults.add("Produce", **{name: "yes"})
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
@@ -214,6 +220,9 @@ def test_time_moves_by_hand(kcodec_broker: Broker) -> None:
         producer.abort_transaction()
     with pytest.raises(ValueError, match="cannot go back"):
         kcodec_broker.clock.advance(-1)
+    for milliseconds in (10**20, float("inf")):
+        with pytest.raises(ValueError, match=r"ms must be at most 31622400000 \(366 days\)"):
+            kcodec_broker.clock.advance(milliseconds)
 
 
 def test_a_closed_broker_says_so() -> None:

@@ -53,6 +53,8 @@ from kcodec.errors import DecodeError
             ({name: ""}, ValueError, f"{name} must be a path or None, got an empty string")
             for name in ("data_dir", "trace", "ssl_certfile", "ssl_keyfile", "ssl_cafile")
         ),
+        ({"start_ms": -5, "manual_clock": True}, ValueError, "start_ms must not be negative, got -5"),
+        ({"start_ms": 5}, ValueError, "start_ms has no effect without manual_clock=True"),
         ({"start_ms": "0"}, TypeError, "start_ms must be a number of ms or None, got '0'"),
         ({"host": None}, TypeError, "host must be a string, got None"),
         ({"port": True}, ValueError, "port must be a number"),
@@ -86,7 +88,7 @@ def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
         broker = Broker(port=listener.getsockname()[1], data_dir=tmp_path)
         with pytest.raises(OSError, match="address already in use"):
             broker.start()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="the trace file cannot be opened: No such file or directory"):
         Broker(data_dir=tmp_path, trace=tmp_path / "none" / "trace").start()
     broker.start()
     broker.close()
@@ -177,6 +179,11 @@ def test_a_fault_rule_that_matches_nothing_is_refused(fields: dict[str, Any], te
     """The test of a program would pass without the fault."""
     with Broker() as broker, pytest.raises(TypeError, match=text):
         broker.faults.add("Produce", **{"drop": "after", **fields})
+
+
+def test_a_negative_partition_to_seed_is_named() -> None:
+    with Broker() as broker, pytest.raises(ValueError, match="partition must not be negative, got -1"):
+        broker.seed("new", [b"1"], partition=-1)
 
 
 def test_producers_of_a_missing_topic_are_not_expired() -> None:

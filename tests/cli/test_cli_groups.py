@@ -71,8 +71,16 @@ def test_the_story_of_a_groups_offsets(apache_kafka: ApacheKafka, topic: str, tm
     ran = call(apache_kafka, f"offsets reset {group} --from-file {tmp_path / 'kept.csv'} --execute")
     assert ran.status is ExitStatus.OK
     assert [row["committed"] for row in rows(call(apache_kafka, f"groups describe {group} -J"))] == [5, 0]
-    ran = call(apache_kafka, f"offsets delete {group} {topic}:1")
-    assert (ran.status, ran.err) == (ExitStatus.OK, f"{group}: {topic}-1: deleted\n")
+    ran = call(apache_kafka, f"offsets delete {group} {topic}:x")
+    assert (ran.status, ran.err) == (
+        ExitStatus.ERROR,
+        f"kcodec: '{topic}:x': 'x' is not a partition number; expected for example topic:0,3\n",
+    )
+    ran = call(apache_kafka, f"offsets delete {group} {topic}:1,9 nosuch")
+    assert (ran.status, ran.err) == (
+        ExitStatus.ERROR,
+        f"{group}: {topic}-1: deleted\nkcodec: group '{group}' has no committed offsets in {topic}-9, nosuch\n",
+    )
     assert call(apache_kafka, f"groups describe {group}").err == f"{group}: Empty, classic, 0 members\n"
     assert call(apache_kafka, f"groups delete {group}").err == f"{group}: deleted\n"
     assert call(apache_kafka, f"groups describe {group}").status is ExitStatus.ERROR

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -790,3 +791,42 @@ def test_callbacks_assign_incrementally_in_the_consumer_protocol(clients: Any, b
     wait_until(lambda: consumer.poll(0.1) is None and len(found) == 2)
     consumer.close()
     assert found == ["_STATE", "_STATE"]
+
+
+def test_subscriptions_without_valid_topics_are_refused(clients: Any, broker: Broker, topic: str) -> None:
+    with contextlib.closing(make_consumer(clients, broker, topic)) as consumer:
+        for topics in ([], ["^("], [topic, "^["]):
+            assert code_of(partial(consumer.subscribe, topics))[0] == "_INVALID_ARG"
+
+
+def test_an_invalid_pattern_is_named(broker: Broker, topic: str) -> None:
+    with (
+        contextlib.closing(make_consumer(facade, broker, topic)) as consumer,
+        pytest.raises(KafkaException, match=r"'\^\(' is not a valid regular expression"),
+    ):
+        consumer.subscribe(["^("])
+
+
+def test_arguments_of_a_wrong_type_raise_a_type_error(clients: Any, broker: Broker, topic: str) -> None:
+    producer = make_producer(clients, broker)
+    with contextlib.closing(make_consumer(clients, broker, topic)) as consumer:
+        calls: dict[str, list[Callable[[], Any]]] = {
+            "timeout": [
+                lambda: consumer.poll("1"),
+                lambda: consumer.consume(1, "1"),
+                lambda: consumer.committed([Place(topic, 0)], "1"),
+                lambda: producer.poll("1"),
+                lambda: producer.flush("5"),
+                lambda: producer.flush(None),
+            ],
+            "num_messages": [lambda: consumer.consume("1")],
+            "partitions": [lambda: consumer.committed(None), lambda: consumer.assign(None)],
+            "offsets": [lambda: consumer.commit(offsets=5)],
+            "partition": [partial(producer.produce, topic, b"x", partition=value) for value in ("0", 1.0)],
+            "timestamp": [partial(producer.produce, topic, b"x", timestamp=value) for value in ("now", 1.5)],
+        }
+        for name, group in calls.items():
+            for call in group:
+                with pytest.raises(TypeError, match=f"^{name} must be " if clients is facade else None):
+                    call()
+    assert producer.flush(SECONDS) == 0

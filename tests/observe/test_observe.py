@@ -106,6 +106,11 @@ def prometheus_name(name: str) -> str:
     return f"kcodec_{name.replace('.', '_')}" + {"count": "_total", "latency": "_seconds_count", "gauge": ""}[kind]
 
 
+def test_a_registry_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="registry must be a CollectorRegistry or None, got 'x'"):
+        PrometheusMetrics("x")  # type: ignore[arg-type]
+
+
 def test_every_metric_is_scraped_under_load(kcodec_broker: Broker) -> None:
     topic, registry = kcodec_broker.create_topic(partitions=2), CollectorRegistry()
     work(kcodec_broker, topic, metrics=PrometheusMetrics(registry))

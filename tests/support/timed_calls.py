@@ -455,9 +455,12 @@ def _shared_begin(stage: Stage) -> Prepared:
 
 @call("SharedTransactions.commit")
 def _shared_commit(stage: Stage) -> Prepared:
+    from kcodec.client import WriterReceipt
+
     shared = _shared(stage)
     handle, _ = shared.begin([stage.goal], SECONDS)
-    return lambda: shared.commit(handle, [], 1, stage.timeout)
+    receipts = [WriterReceipt({stage.goal: (0, -1)})]
+    return lambda: shared.commit(handle, receipts, 1, stage.timeout)
 
 
 @call("SharedTransactions.abort")

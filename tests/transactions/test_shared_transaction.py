@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from opened_logs import open_log
@@ -20,6 +21,7 @@ from transaction_kinds import ALL_KINDS, offset_of
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.client import (
     Producer,
+    SharedTransactions,
     Transaction,
     TransactionHandle,
     TransactionWriter,
@@ -195,10 +197,33 @@ def test_a_partition_without_a_receipt_is_not_committed(transaction_cluster: Tra
         receipts = [write(cluster, handle, topic, number, 3) for number in range(2)]
     with pytest.raises(TransactionStateError, match=f"receipt covers {topic}-1"):
         commit_transaction(handle, bootstrap_servers=servers, receipts=receipts[:1])
+    with pytest.raises(TransactionStateError, match=f"receipt covers {topic}-0, {topic}-1"):
+        commit_transaction(handle, bootstrap_servers=servers, receipts=[])
+    with (
+        SharedTransactions(
+            handle.transactional_id, topic, progress_partition=TopicPartition(topic, 0), bootstrap_servers=servers
+        ) as shared,
+        pytest.raises(TransactionStateError, match="receipt covers"),
+    ):
+        shared.commit(handle, [], 1)
     with pytest.raises(ValueError, match=f"two writers wrote to {topic}-0"):
         commit_transaction(handle, bootstrap_servers=servers, receipts=[*receipts, receipts[0]])
     abort_transaction(handle, bootstrap_servers=servers)
     assert cluster.committed(topic) == [[], [], [], []]
+
+
+@pytest.mark.parametrize("handle", ["orders-0", b"{}", None])
+def test_a_handle_of_another_type_raises_a_type_error(handle: Any) -> None:
+    with SharedTransactions("orders-0", "progress", bootstrap_servers="localhost:1") as shared:
+        for call in (
+            lambda: commit_transaction(handle, bootstrap_servers="localhost:1"),
+            lambda: abort_transaction(handle, bootstrap_servers="localhost:1"),
+            lambda: TransactionWriter(handle, [("t", 0)], bootstrap_servers="localhost:1"),  # type: ignore[list-item]
+            lambda: shared.commit(handle, [], 1),
+            lambda: shared.abort(handle),
+        ):
+            with pytest.raises(TypeError, match=r"^handle must be a TransactionHandle, not "):
+                call()
 
 
 def test_a_commit_of_nothing_needs_receipts_that_say_so(transaction_cluster: TransactionCluster) -> None:

@@ -49,6 +49,11 @@ def partitions_of(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
 
+def nothing(topic: str) -> list[WriterReceipt]:
+    """The receipts of writers that had no records."""
+    return [WriterReceipt(dict.fromkeys(partitions_of(topic), (0, -1)))]
+
+
 def write(cluster: TransactionCluster, handle: TransactionHandle, topic: str, value: bytes) -> list[WriterReceipt]:
     """One writer for each of two partitions, a record each."""
     receipts = []
@@ -317,10 +322,10 @@ def test_a_step_needs_no_new_connection(job: Job) -> None:
     """Nor does it look anything up: begin and commit are 5 requests in the new flow, 7 in the old one."""
     cluster, topic, arguments = job
     with SharedTransactions(**arguments) as shared:
-        shared.commit(shared.begin(partitions_of(topic))[0], [], 1)
+        shared.commit(shared.begin(partitions_of(topic))[0], nothing(topic), 1)
         cluster.proxy.clear_log()
         handle, _ = shared.begin(partitions_of(topic))
-        shared.commit(handle, [], 2)
+        shared.commit(handle, nothing(topic), 2)
         found = [one.api for one in sorted(cluster.proxy.exchanges(), key=lambda one: one.time)]
     # InitProducerId is repeated while the markers of the last transaction are written.
     spoken = [api for number, api in enumerate(found) if number == 0 or api != found[number - 1]]
@@ -335,10 +340,10 @@ def test_metadata_of_progress_is_bounded_by_the_broker(job: Job) -> None:
     with SharedTransactions(**arguments) as shared:
         handle, _ = shared.begin(partitions_of(topic))
         with pytest.raises(BrokerError, match="OFFSET_METADATA_TOO_LARGE"):
-            shared.commit(handle, [], OffsetAndMetadata(1, "x" * 4097))
+            shared.commit(handle, nothing(topic), OffsetAndMetadata(1, "x" * 4097))
         handle, progress = shared.begin(partitions_of(topic))
         assert progress is None
-        shared.commit(handle, [], OffsetAndMetadata(1, "x" * 4096))
+        shared.commit(handle, nothing(topic), OffsetAndMetadata(1, "x" * 4096))
         assert shared.begin(partitions_of(topic))[1] == OffsetAndMetadata(1, "x" * 4096)
 
 

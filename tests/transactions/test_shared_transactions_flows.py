@@ -151,7 +151,11 @@ def test_a_later_begin_expects_the_epoch_of_the_last_end(version: int, epoch: in
     world = World(version)
     shared = flows(world)
     handle, _ = world.run(shared.begin([FIRST], SECONDS))
-    world.run(shared.commit(handle, [], 1, SECONDS) if is_commit else shared.abort(handle, SECONDS))
+    world.run(
+        shared.commit(handle, [WriterReceipt({FIRST: (0, -1)})], 1, SECONDS)
+        if is_commit
+        else shared.abort(handle, SECONDS)
+    )
     world.run(shared.begin([FIRST], SECONDS))
     first, second = requests(world, "InitProducerId")
     assert (first.producer_id, first.producer_epoch) == (-1, -1)

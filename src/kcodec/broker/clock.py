@@ -14,7 +14,11 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
+from kcodec.integers import shown
+
 _log = logging.getLogger(__name__)
+#: The longest time that one call of `advance` moves: 366 days. Every timer on the way runs.
+MAX_ADVANCE_MS = 366 * 86_400_000
 
 
 class Timer:
@@ -91,9 +95,14 @@ class Clock:
         return None if self.is_manual else delay
 
     def advance(self, ms: float) -> None:
-        """Move the time forward by `ms`; every timer on the way runs at its own time. Raise ValueError if negative."""
+        """Move the time forward by `ms`; every timer on the way runs at its own time. Raise ValueError if `ms` is
+        negative or greater than MAX_ADVANCE_MS."""
         if not ms >= 0:
             raise ValueError(f"a clock cannot go back: advance({ms})")
+        if ms > MAX_ADVANCE_MS:
+            raise ValueError(
+                f"ms must be at most {MAX_ADVANCE_MS} (366 days), got {shown(ms)}; call advance() again to move further"
+            )
         target = self._ahead_ms + ms
         while self._timers:
             step = self._timers[0][0] - self._now()

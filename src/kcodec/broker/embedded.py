@@ -66,7 +66,7 @@ class BrokerClock:
     def advance(self, ms: float) -> None:
         """Move the broker's time forward by `ms`. Everything that is due happens before this returns.
 
-        ms: The milliseconds, not negative.
+        ms: The milliseconds, from 0 to 31,622,400,000 (366 days); ValueError for another number.
 
         Transactions time out, sessions of members expire, and markers are written, in the order of their times.
         """
@@ -113,7 +113,7 @@ class Broker:
 
     host, port:   Where the broker listens; port 0 takes a free port. With the setting `listeners`, omit `port`.
     data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
-    manual_clock: Time passes only by `clock.advance`. start_ms: the time it begins with.
+    manual_clock: Time passes only by `clock.advance`. start_ms: the time it begins with, in ms since 1970.
     trace:        File to which every request and response is written, one JSON object a line.
     settings:     Fields of BrokerSettings: transaction_version, max_versions, marker_delay_ms and others.
     """
@@ -139,6 +139,10 @@ class Broker:
             check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
         check_kind("manual_clock", manual_clock, (bool,), "True or False")
         check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
+        if start_ms is not None and start_ms < 0:
+            raise ValueError(f"start_ms must not be negative, got {start_ms}")
+        if start_ms is not None and not manual_clock:
+            raise ValueError("start_ms has no effect without manual_clock=True: pass both, or omit start_ms")
         number = as_integer(port)
         if number is None or not 0 <= number <= HIGHEST_PORT:
             raise ValueError(
@@ -448,11 +452,14 @@ class Broker:
         partition: The partition.
         timestamp: Timestamp in ms of records without one; by default the broker's time.
 
-        Raise EmbeddedBrokerError if the partition does not exist, EncodeError if a record is invalid.
+        Raise EmbeddedBrokerError if the partition does not exist, EncodeError if a record is invalid, ValueError if
+        partition is negative.
         """
         is_arrow = hasattr(records, "__arrow_c_stream__") or hasattr(records, "__arrow_c_array__")
         rows = records if is_arrow else [(None, one) if isinstance(one, bytes) else one for one in records]
         check_kind("partition", partition, (int,), "a number")
+        if partition < 0:
+            raise ValueError(f"partition must not be negative, got {partition}")
 
         def append() -> None:
             if self.core.topics.get(topic) is None:

@@ -30,6 +30,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "skip": ((int,), "an int"),
     "probability": ((int, float), "a number"),
     "delay_ms": ((int, float), "a number of ms"),
+    **dict.fromkeys(("duplicate", "reorder"), ((bool,), "True or False")),
 }
 _EFFECTS = ("delay_ms", "error", "drop", "close", "duplicate", "reorder")
 _FIELDS = ("topic", "partition", "client", "skip", "count", "probability", *_EFFECTS)

@@ -185,9 +185,10 @@ class PartitionLog:
             set_max_timestamp(buffer, now, TimestampType.LOG_APPEND_TIME)
             return buffer, now
         # a producer's LogAppendTime bit is cleared first: it would hide the timestamps of the records
-        set_max_timestamp(buffer, batch.max_timestamp, TimestampType.CREATE_TIME)
+        set_max_timestamp(buffer, max(batch.max_timestamp, -1), TimestampType.CREATE_TIME)
         times = decode(buffer, columns=("timestamp",), check_crcs=False).column("timestamp")
-        set_max_timestamp(buffer, max(times), TimestampType.CREATE_TIME)
+        # LogValidator begins with NO_TIMESTAMP, so the maximum of timestamps below -1 is -1
+        set_max_timestamp(buffer, max(-1, max(times)), TimestampType.CREATE_TIME)
         return buffer, -1
 
     def append_records(

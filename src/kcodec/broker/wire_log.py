@@ -108,7 +108,10 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: TextIO | None = path.open("a", buffering=1)
+        try:
+            self._file: TextIO | None = path.open("a", buffering=1)
+        except OSError as error:
+            raise OSError(error.errno, f"the trace file cannot be opened: {error.strerror}", str(path)) from error
 
     def write(self, entry: WireEntry) -> None:
         """Write an entry, unless the trace has ended."""

@@ -109,11 +109,16 @@ def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
         if not colon:
             found += [TopicPartition(name, one.partition) for one in described[name].partitions]
             continue
-        try:
-            found += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
-        except ValueError:
-            raise CommandError(f"{name!r} names no partitions: expected for example topic:0,3") from None
+        found += [TopicPartition(topic, number) for number in _numbers(name, numbers)]
     return found
+
+
+def _numbers(name: str, numbers: str) -> list[int]:
+    """Return the partitions of an argument such as topic:0,3. Raise CommandError if one is not a number."""
+    for number in numbers.split(","):
+        if not (number.isascii() and number.isdecimal()):
+            raise CommandError(f"{name!r}: {number!r} is not a partition number; expected for example topic:0,3")
+    return [int(number) for number in numbers.split(",")]
 
 
 # List
@@ -280,20 +285,38 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     group_id, *topics = options.names
+    named: list[tuple[str, list[int] | None]] = []
+    for name in topics:
+        topic, colon, numbers = name.partition(":")
+        named.append((topic, _numbers(name, numbers) if colon else None))
     known = admin.list_group_offsets(group_id)
-    # Topics may be gone: what the group has an offset in is what there is to forget.
-    places = [
-        place
-        for place in sorted(known)
-        for topic, colon, numbers in (name.partition(":") for name in topics)
-        if place.topic == topic and (not colon or str(place.partition) in numbers.split(","))
-    ]
+    places, missing = _committed_in(known, named)
     if not places:
         raise CommandError(f"group {group_id!r} has no committed offsets in {', '.join(topics)}")
     gone, status = partial_results(lambda: admin.delete_group_offsets(group_id, places), output)
     for place in gone:
         output.say(f"{group_id}: {place}: deleted")
+    if missing:
+        output.say(f"kcodec: group {group_id!r} has no committed offsets in {', '.join(missing)}")
+        return ExitStatus.ERROR
     return status
+
+
+def _committed_in(
+    known: Iterable[TopicPartition], named: list[tuple[str, list[int] | None]]
+) -> tuple[list[TopicPartition], list[str]]:
+    """Return the partitions with a committed offset, and the names of topics and partitions without one. Topics may no
+    longer exist."""
+    places: set[TopicPartition] = set()
+    missing: list[str] = []
+    for topic, numbers in named:
+        there = {place for place in known if place.topic == topic}
+        wanted = there if numbers is None else {TopicPartition(topic, number) for number in numbers}
+        places |= wanted & there
+        missing += [str(place) for place in sorted(wanted - there)]
+        if not wanted:
+            missing.append(topic)
+    return sorted(places), missing
 
 
 Check = Callable[[argparse.Namespace], None]

@@ -37,7 +37,7 @@ from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import TableBatch, table_batches
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.session.shared_transactions import SharedTransactionFlows
-from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt, check_handle
 from kcodec.transactions.offsets import check_group_metadata
 from kcodec.transactions.shared import HandleProducerId, abort_shared, begin_shared, commit_shared
 
@@ -135,8 +135,7 @@ class TransactionWriter:
     ) -> None:
         for name in sorted(NOT_FOR_WRITERS & options.keys()):
             raise TypeError(f"TransactionWriter has no option {name!r}: the handle determines it")
-        if not isinstance(handle, TransactionHandle):
-            raise TypeError(f"handle must be a TransactionHandle, not {type(handle).__name__}")
+        check_handle(handle)
         named = tuple(dict.fromkeys(partitions_of(partitions)))
         if not named:
             raise ValueError("partitions is empty: name the partitions that only this writer writes to")
@@ -258,7 +257,7 @@ def begin_transaction(
 def commit_transaction(
     handle: TransactionHandle,
     *,
-    receipts: Iterable[WriterReceipt] = (),
+    receipts: Iterable[WriterReceipt] | None = None,
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     group_metadata: ConsumerGroupMetadata | str | None = None,
     timeout: float | None = None,
@@ -266,8 +265,9 @@ def commit_transaction(
 ) -> None:
     """Commit the transaction of a handle, from any process and after any restart; a repeat is harmless.
 
-    receipts: of all its writers, the owner's own (`txn.receipt`) included. If receipts are given, a partition without
-              one raises TransactionStateError, two that wrote to one partition ValueError, and nothing is sent.
+    receipts: of all its writers, the owner's own (`txn.receipt`) included. If receipts are given, even an empty list, a
+              partition without one raises TransactionStateError, two that wrote to one partition ValueError, and
+              nothing is sent. None: commit without this check.
     offsets, group_metadata: to be committed with it, as in `Transaction.send_offsets`.
     timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
 
@@ -275,6 +275,7 @@ def commit_transaction(
     id has a new owner, AuthorizationError, DeliveryTimeoutError when EndTxn was not sent, UnknownOutcomeError when it
     got no response.
     """
+    check_handle(handle)
     taken = _client_options(options, "commit_transaction")
     checked = check_offsets(offsets or {})
     if offsets and group_metadata is None:
@@ -283,7 +284,7 @@ def commit_transaction(
     flow = commit_shared(
         client.cluster,
         handle,
-        receipts=tuple(receipts),
+        receipts=None if receipts is None else tuple(receipts),
         offsets=checked,
         group=None if group_metadata is None else check_group_metadata(group_metadata, 2),
         timeout=_seconds(timeout, taken),
@@ -302,6 +303,7 @@ def abort_transaction(
     Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,
     AuthorizationError, DeliveryTimeoutError when the abort was not confirmed.
     """
+    check_handle(handle)
     taken = _client_options(options, "abort_transaction")
     client = Client(taken)
     flow = abort_shared(client.cluster, handle, timeout=_seconds(timeout, taken), wall_clock=time.time)

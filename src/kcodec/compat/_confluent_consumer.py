@@ -33,6 +33,7 @@ from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
     as_unknown_partition,
+    check_timeout,
     kafka_error,
     local_error,
     place_of,
@@ -135,9 +136,7 @@ class ConsumerMethods:
         for name, function in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} expects a callable")
-        if not topics:
-            self.unsubscribe()
-            return
+        self._check_topics(topics)
         if not self._is_subscribed and consumer.assignment():
             self.unassign()
         self._topics.subscribe([] if self._is_of_consumer_protocol else topics)
@@ -152,6 +151,21 @@ class ConsumerMethods:
             else:
                 consumer.subscribe(topics, **callbacks)
         self._is_subscribed = True
+
+    def _check_topics(self, topics: list[str]) -> None:
+        """Raise KafkaException without topics, or for a pattern that is invalid. In the consumer protocol, the group
+        coordinator checks patterns."""
+        if not topics:
+            raise local_error(
+                KafkaError._INVALID_ARG, "subscribe: topics must not be empty; unsubscribe() ends a subscription"
+            )
+        for one in topics:
+            if one.startswith("^") and not self._is_of_consumer_protocol:
+                try:
+                    re.compile(one)
+                except re.error as error:
+                    text = f"subscribe: {one!r} is not a valid regular expression: {error}"
+                    raise local_error(KafkaError._INVALID_ARG, text) from error
 
     def _pattern(self, topics: list[str]) -> str:
         """Return one expression that matches the whole names. librdkafka's match the beginning of a name."""
@@ -361,6 +375,7 @@ class ConsumerMethods:
     def _poll(self, timeout: float) -> Any:
         """Return a message that the compiled `poll` has not found at once. After an interruption, such as Ctrl-C, the
         next call returns it."""
+        check_timeout(timeout)
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Any] = []
         stored = dict(self._stored)
@@ -376,6 +391,9 @@ class ConsumerMethods:
         If Ctrl-C or an exception of a callback interrupts it, the next call returns the messages again.
         """
         self._open()
+        if not hasattr(num_messages, "__index__"):
+            raise TypeError(f"num_messages must be int, not {type(num_messages).__name__}")
+        check_timeout(timeout)
         if not 0 <= num_messages <= MAX_MESSAGES:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         deadline = None if timeout < 0 else time.monotonic() + timeout
@@ -554,9 +572,10 @@ class ConsumerMethods:
         (name,) = checked_places([partition])
         if cached:
             return consumer.last_watermarks(name)
+        limit = seconds(timeout)
         with as_kafka_exceptions(), as_unknown_partition():
-            first = consumer.beginning_offsets([name], seconds(timeout))
-            return first[name], consumer.end_offsets([name], seconds(timeout))[name]
+            first = consumer.beginning_offsets([name], limit)
+            return first[name], consumer.end_offsets([name], limit)[name]
 
     def offsets_for_times(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
         """Return the first offsets at or after the times in ms that the partitions have as their offsets.
@@ -675,9 +694,9 @@ class ConsumerMethods:
 
     def committed(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
         """Return the committed offsets of the group; OFFSET_INVALID where none is. Raise KafkaException."""
-        consumer, wanted = self._open(), checked_places(partitions)
+        consumer, wanted, limit = self._open(), checked_places(partitions), seconds(timeout)
         with as_kafka_exceptions():
-            found = consumer.committed(list(wanted), seconds(timeout))
+            found = consumer.committed(list(wanted), limit)
         return [place_of(name, found[name]) for name in wanted]
 
     # The group and the cluster

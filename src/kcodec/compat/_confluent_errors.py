@@ -158,5 +158,15 @@ def place_of(partition: tuple[str, int], offset: OffsetAndMetadata | None) -> To
 
 
 def seconds(timeout: float | None) -> float | None:
-    """Return a timeout of librdkafka, where a negative number means no limit, as one of kcodec."""
-    return None if timeout is None or timeout < 0 else timeout
+    """Return a timeout of librdkafka, where a negative number means no limit, as one of kcodec. Raise TypeError if it
+    is not a number."""
+    if timeout is None:
+        return None
+    check_timeout(timeout)
+    return None if timeout < 0 else timeout
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raise TypeError unless the timeout is a number of seconds."""
+    if not isinstance(timeout, int | float) and not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import KafkaError, Message
@@ -15,8 +14,11 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
-def checked_places(partitions: Iterable[Any]) -> dict[TopicPartition, Any]:
-    """Return the TopicPartitions of confluent_kafka by those of kcodec."""
+def checked_places(partitions: list[Any], name: str = "partitions") -> dict[TopicPartition, Any]:
+    """Return the TopicPartitions of confluent_kafka by those of kcodec. Raise TypeError, with the name of the argument,
+    if it is not a list."""
+    if not isinstance(partitions, list):
+        raise TypeError(f"{name} must be a list of TopicPartition, not {type(partitions).__name__}")
     found = {}
     for one in partitions:
         if not isinstance(one, Place):
@@ -31,7 +33,7 @@ def offsets_of(partitions: list[Any]) -> Offsets:
         name: OffsetAndMetadata(
             one.offset, written_metadata(one.metadata), -1 if one.leader_epoch is None else one.leader_epoch
         )
-        for name, one in checked_places(partitions).items()
+        for name, one in checked_places(partitions, "offsets").items()
         if one.offset >= 0
     }
 

@@ -7,6 +7,7 @@ Delivery callbacks run inside `poll` and `flush`, in the thread that calls them.
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from kcodec.client import Producer as KcodecProducer
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
+    check_timeout,
     kafka_error,
     local_error,
     not_supported,
@@ -113,6 +115,8 @@ class ProducerMethods:
             check_topic(topic, "topic")
         except ValueError as error:
             raise KafkaException(kafka_error(error)) from error
+        partition = None if partition is None else _integer("partition", partition)
+        timestamp = _integer("timestamp", timestamp)
         try:
             return producer.send(topic, value, key, headers, partition, timestamp)
         except errors.KcodecError as error:
@@ -157,6 +161,7 @@ class ProducerMethods:
 
     def _poll(self, timeout: float) -> int:
         self._open()
+        check_timeout(timeout)
         return self._serve(timeout)
 
     def _serve(self, timeout: float) -> int:
@@ -168,6 +173,7 @@ class ProducerMethods:
 
     def _flush(self, timeout: float, serve: Callable[[], object]) -> int:
         producer = self._open()
+        check_timeout(timeout)
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
             serve()
@@ -363,6 +369,13 @@ def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
             raise NotImplementedError("Message timestamps are not currently supported in batch mode")
         if not isinstance(one.get("partition", -1), int):
             raise TypeError(f"Message partition at index {index} must be int, not {type(one['partition']).__name__}")
+
+
+def _integer(name: str, value: Any) -> int:
+    """Return an integer of produce(). Raise TypeError if the value is not one."""
+    if hasattr(value, "__index__"):
+        return operator.index(value)
+    raise TypeError(f"{name} must be int, not {type(value).__name__}")
 
 
 def _refuse(error: errors.KcodecError) -> NoReturn:

@@ -48,6 +48,8 @@ class PrometheusMetrics:
             raise ImportError(
                 "PrometheusMetrics needs the package prometheus-client: pip install prometheus-client"
             ) from error
+        if registry is not None and not isinstance(registry, prometheus_client.CollectorRegistry):
+            raise TypeError(f"registry must be a CollectorRegistry or None, got {registry!r}")
         self._library = prometheus_client
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._prefix = prefix

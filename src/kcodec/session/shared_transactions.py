@@ -19,7 +19,7 @@ from kcodec.consumer.committed_offsets import STABLE_VERSION, offset_fetch_handl
 from kcodec.errors import DeliveryTimeoutError, ProducerFencedError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
-from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+from kcodec.transactions.handle import TransactionHandle, WriterReceipt, check_handle
 from kcodec.transactions.shared import abort_shared, begin_shared, commit_shared
 
 
@@ -128,6 +128,7 @@ class SharedTransactionFlows:
             self._expected = following
 
     def _check(self, handle: TransactionHandle) -> None:
+        check_handle(handle)
         if handle.transactional_id != self.transactional_id:
             raise ValueError(
                 f"the handle is of transactional_id {handle.transactional_id!r}, not of {self.transactional_id!r}"

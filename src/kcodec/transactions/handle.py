@@ -56,6 +56,14 @@ class TransactionHandle:
         return cls(**found)
 
 
+def check_handle(handle: object) -> None:
+    """Raise TypeError unless the value is a TransactionHandle."""
+    if isinstance(handle, TransactionHandle):
+        return
+    hint = ": read the JSON text with TransactionHandle.from_json" if isinstance(handle, str | bytes) else ""
+    raise TypeError(f"handle must be a TransactionHandle, not {type(handle).__name__}{hint}")
+
+
 class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
     """What a TransactionWriter has written: partition -> (records, last sequence), (0, -1) if it wrote nothing there.
 

@@ -276,7 +276,7 @@ def commit_shared(
     cluster: Cluster,
     handle: TransactionHandle,
     *,
-    receipts: Iterable[WriterReceipt],
+    receipts: Iterable[WriterReceipt] | None,
     offsets: Offsets,
     group: ConsumerGroupMetadata | None,
     timeout: float,
@@ -285,16 +285,19 @@ def commit_shared(
     """Commit the transaction of a handle, with offsets. Return the (producer id, epoch) that a next InitProducerId
     expects.
 
+    receipts:      of all writers. Without any, no partition may have been written to; None: no check.
+
     Raise ValueError (two receipts for one partition) or TransactionStateError (a partition without a receipt, or a
     receipt for a partition outside the transaction) before anything is sent. After that raise the errors of
     `end_transaction`: AbortableTransactionError if the transaction was not committed, UnknownOutcomeError if its
     outcome is unknown.
     """
     deadline = cluster.clock() + timeout
-    written = check_receipts(receipts)
+    written = check_receipts(receipts or ())
     ending = ending_of(handle, wall_clock)
     found = yield from describe_transaction(cluster, handle.transactional_id, deadline)
-    if found is not None and found.state == ONGOING and found.producer == ending.producer and written:
+    is_open = found is not None and found.state == ONGOING and found.producer == ending.producer
+    if found is not None and is_open and receipts is not None:
         _check_partitions(handle, found, written)
     is_repeat = found is not None and found.is_committed and found.has_ended(ending.producer, ending.is_new_flow)
     try:
