@@ -113,9 +113,10 @@ def _check(options: argparse.Namespace) -> None:
 def _messages(options: argparse.Namespace) -> Iterator[InputMessage]:
     if options.files and not options.lines:
         return whole_files(options.files)
-    pieces = pieces_of(options.files[0] if options.files else None)
+    path = options.files[0] if options.files else None
+    pieces = pieces_of(path)
     if options.json:
-        return json_messages(pieces, keeps_partition=options.keep_partitions)
+        return json_messages(pieces, keeps_partition=options.keep_partitions, path=path)
     key = None if options.key_delimiter is None else unescaped(options.key_delimiter)
     if key == b"":
         raise UsageError("-K must not be empty")

@@ -90,13 +90,15 @@ def whole_files(paths: list[str]) -> Iterator[InputMessage]:
         yield InputMessage(path, Path(path).read_bytes())
 
 
-def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator[InputMessage]:
-    """Yield a message a line; empty lines are passed over. CommandError names an invalid line, and why."""
+def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool, path: str | None = None) -> Iterator[InputMessage]:
+    """Yield a message a line; empty lines are passed over. CommandError names the file and an invalid line, and why."""
     for number, line in enumerate(split(pieces, b"\n"), 1):
         if line.strip():
-            place = f"line {number}"
+            place = f"line {number}" if path is None else f"{path}: line {number}"
             try:
                 yield _of_json(place, json.loads(line), keeps_partition)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise CommandError(f"{place}: expected a JSON object, but the line is not JSON: {error}") from error
             except (ValueError, TypeError, RecursionError) as error:
                 raise CommandError(f"{place}: {error}") from error
 
