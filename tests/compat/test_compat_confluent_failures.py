@@ -382,10 +382,8 @@ def test_an_error_of_one_record_names_no_row(servers: str, topic: str) -> None:
     """Also if the topic is not known yet, so that the record is checked later."""
     errors: list[str] = []
     with Producer({"bootstrap.servers": servers}) as producer:
-        wrong: tuple[Any, ...] = (-5, "x")
-        for timestamp in wrong:
-            producer.produce(topic, b"v", timestamp=timestamp, callback=lambda error, _: errors.append(error.str()))
-    assert [text.split(" ", 1)[0] for text in errors] == ["timestamp", "timestamp"]
+        producer.produce(topic, b"v", timestamp=-5, callback=lambda error, _: errors.append(error.str()))
+    assert [text.split(" ", 1)[0] for text in errors] == ["timestamp"]
 
 
 @pytest.mark.parametrize("facade", [True, False])
