@@ -106,7 +106,7 @@ def test_an_invalid_record_changes_nothing(arguments: Any, error: type[Exception
 
 def test_integers_of_numpy_are_partitions_and_timestamps() -> None:
     world, rig = rig_with(3)
-    accumulator = rig.core.accumulator
+    accumulator: Any = rig.core.accumulator
     for _ in range(2):
         accumulator.append("orders", None, b"v", (), np.int64(1), np.int64(5))
     rig.flush()
