@@ -4,16 +4,17 @@
 Usage: python benchmarks/bench_small_programs.py [--part NAME,...] [--rounds N] [--heap 1g] [--json FILE]
 
 round-trip: send one record with linger_ms=0 and poll until it is there, 1,000 times, in one thread.
-paced:      send 2,000 records of 100 B with keys a second, for 5 s, to six partitions.
+paced:      send records of 100 B with keys to six partitions, 2,000 a second, for 5 s.
 trickle:    poll a topic that gets 500 records a second from another process, 2,500 records. Its latency is from
             `send` there to the return of `poll` here; both processes have the same clock.
-threads:    eight threads send 40,000 records of 100 B each through one producer.
+threads:    each of eight threads sends 40,000 records of 100 B through the same producer.
 topics:     send 200,000 records of 100 B to 100 topics in turn.
 commit:     poll up to 100 records and commit their offsets, 300 times.
 large:      send 300 records of 900,000 random bytes.
 poll-one:   poll 300,000 records one by one.
 
-Each client is at its defaults, unless named. Each slice is a process, on one broker for all. `cpu` is user and system
+Each client has its default options, except for those named above. Each measurement is a new process; all use the same
+broker. `cpu` is user and system
 time of the process, `elapsed` and `latency` (the median) in seconds. The import, and the creation of the client, are
 not measured. There is no bar: the figures show where Python between two requests costs more than librdkafka's C.
 """
@@ -49,7 +50,7 @@ Poll = Callable[[], list[float]]
 
 
 class Client:
-    """The calls of one library that the programs need. Values of polled records are times, or are not looked at."""
+    """The calls of one library that the programs need. `poll` returns the values of records; only `trickle` reads them, as times."""
 
     def __init__(self, name: str, servers: str) -> None:
         self.is_ours = name == "kcodec"
@@ -144,7 +145,7 @@ def polled(poll: Callable[[], list[Any]], count: int) -> Iterator[list[Any]]:
 
 
 def paces(count: int, rate: float) -> Iterator[int]:
-    """Yield numbers, so many in a second."""
+    """Yield the numbers below `count`, at `rate` numbers a second."""
     began = time.perf_counter()
     for number in range(count):
         left = began + number / rate - time.perf_counter()
@@ -153,7 +154,7 @@ def paces(count: int, rate: float) -> Iterator[int]:
         yield number
 
 
-# The programs. `topic` is empty, and has the partitions that PARTITIONS names.
+# The programs. `topic` is new and empty. PARTITIONS has its number of partitions; the default is 1.
 
 
 def round_trip(client: Client, topic: str) -> Figures:
@@ -289,14 +290,14 @@ def child(part: str, client: str, servers: str, topic: str) -> None:
 
 
 def one_slice(kafka: Any, part: str, client: str) -> Figures:
-    """Measure a program in a new process, on a topic of its own."""
+    """Measure a program in a new process, on a new topic."""
     topic = kafka.create_topic(partitions=PARTITIONS.get(part, 1))
     found: Figures = measure.run_child(__file__, "--child", part, client, kafka.bootstrap_servers, topic)
     return found
 
 
 def prepare(kafka: Any) -> None:
-    """Create the topics that several programs read, or write to."""
+    """Create the shared topics, and write 300,000 records to `filled`."""
     for number in range(TOPICS):
         kafka.create_topic(f"many-{number}")
     kafka.create_topic("filled", partitions=3)

@@ -33,7 +33,8 @@ def as_integer(value: Any) -> int | None:
 
 
 def shown(value: object) -> str:
-    """Return a value for an error: its repr if that is short."""
+    """Return the text of a value for an error message. A long integer is shown by its number of digits, and any other
+    long repr is cut to SHOWN_CHARACTERS."""
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
         sign = "negative " if value < 0 else ""
         return f"<{sign}integer of about {int(value.bit_length() * _DIGITS_PER_BIT) + 1} digits>"

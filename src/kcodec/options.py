@@ -111,7 +111,7 @@ class OptionSet:
                 raise ValueError(f"{name} must be one of {', '.join(declared.choices)}, not {value!r}{hint}")
 
     def _checked_number(self, name: str, value: Any, least: float) -> int | float:
-        """Return a number, whose type is then int or float in this object as well."""
+        """Return the value of a numeric option as an int or a float, and store it with this type."""
         number = value if isinstance(value, float) else as_integer(value)
         if number is None or not number >= least:
             raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {shown(value)}")

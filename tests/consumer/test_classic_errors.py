@@ -273,7 +273,7 @@ def test_an_answer_that_comes_when_we_are_out_already_changes_nothing() -> None:
         assert not one.membership.group_lock.is_held
 
 
-def test_a_session_timeout_outside_the_range_is_named_with_the_settings_of_the_broker() -> None:
+def test_a_refused_session_timeout_names_the_broker_settings() -> None:
     world = GroupWorld()
     world.faults = once(JoinGroupRequest, code=ErrorCode.INVALID_SESSION_TIMEOUT)
     one = member(world, has_joined=False, session_timeout=0.1, heartbeat_interval=0.03)

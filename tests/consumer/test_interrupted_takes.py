@@ -37,7 +37,7 @@ def test_an_interrupted_take_loses_no_record_and_does_not_stop_the_fetcher(is_ar
     assert at > 10
 
 
-def test_a_record_by_record_poll_that_is_interrupted_anywhere_loses_and_repeats_nothing(kcodec_broker: Broker) -> None:
+def test_an_interrupted_poll_one_loses_and_repeats_nothing(kcodec_broker: Broker) -> None:
     topic, count = kcodec_broker.create_topic(), 400
     kcodec_broker.seed(topic, [b"%d" % number for number in range(count)])
     found: list[int] = []

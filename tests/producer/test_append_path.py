@@ -113,7 +113,7 @@ def test_integers_of_numpy_are_partitions_and_timestamps() -> None:
     assert world.topics["orders"][1][1].values == [b"v", b"v"]
 
 
-def test_a_wait_for_a_record_raises_its_error_and_not_that_of_the_wake_up() -> None:
+def test_a_failed_wake_up_does_not_hide_the_error_of_a_record() -> None:
     """The I/O loop may fail at this moment, before it has ended the record."""
     _, rig = rig_with(3)
     accumulator = rig.core.accumulator

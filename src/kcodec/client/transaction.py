@@ -90,7 +90,7 @@ class Transaction:
             if self._open is None:
                 self._open = self._producer._run(self._producer._begun(self._begin(), self._timeout))
         except BaseException:
-            # No block will end it. The begin may have succeeded already, or do so later.
+            # Nothing would end the transaction, which may have begun already, or may begin later.
             self._is_interrupted = True
             if (newest := self._manager.newest) is not None and newest is not before:
                 self._manager.abandon(newest)
@@ -114,7 +114,8 @@ class Transaction:
         try:
             self._producer._run(self._commit() if error is None else self._abort_after(error))
         except BaseException:
-            # Interrupted, it may have ended at any point: the next begin aborts what is left.
+            # The commit or abort may have been interrupted at any point. If the transaction is still open, the next
+            # begin aborts it.
             if self._open is not None:
                 self._manager.abandon(self._open)
             raise

@@ -153,7 +153,7 @@ class ConsumerMethods:
         self._is_subscribed = True
 
     def _check_topics(self, topics: list[str]) -> None:
-        """Raise KafkaException without topics, or for a pattern that is invalid. In the consumer protocol, the group
+        """Raise KafkaException if `topics` is empty or a pattern is invalid. In the consumer protocol, the group
         coordinator checks patterns."""
         if not topics:
             raise local_error(

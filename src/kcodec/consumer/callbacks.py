@@ -28,7 +28,7 @@ class RebalanceListener:
 
 
 class Work(Protocol):
-    """What a poll waits for: that of a consumer, or of a group transact session."""
+    """What a poll waits for; `ConsumerCore` and `GroupSession` implement it."""
 
     @property
     def waits_in_flow(self) -> bool:

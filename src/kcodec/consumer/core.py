@@ -526,13 +526,14 @@ class ConsumerCore:
 
     @property
     def waits_in_flow(self) -> bool:
-        """Any thread: whether a poll that waits now must do so in a flow, as it does not wait for records alone."""
+        """Any thread: whether a poll must now wait in a flow: the core is closed or not running, or there is more to do
+        than to wait for records."""
         return self.is_closed or not self._is_running or self.has_business
 
     @property
     def longest_wait(self) -> float:
-        """The seconds after which a poll that waits for records must call `note_poll`: one that waits for longer than
-        max_poll_interval is a poll all the time."""
+        """The most seconds between two calls of `note_poll` while a poll waits for records, so that the wait never
+        counts as a missed poll."""
         return self.settings.max_poll_interval / 2
 
     def _wake_poll(self) -> None:
@@ -552,8 +553,8 @@ class ConsumerCore:
         return self.fetcher.buffer.take_delivery(max_records)
 
     def next_record(self, delivery: Delivery) -> Record | None:
-        """Any thread: deliver one record; None if there are no more. If an interruption, such as Ctrl-C, prevents that
-        the caller gets it, the next request returns it again."""
+        """Any thread: deliver one record; None if there are no more. If an interruption, such as Ctrl-C, keeps the
+        record from the caller, the next call returns the record again."""
         left = length_hint(delivery.records)
         try:
             return next(delivery.records, None)
@@ -566,7 +567,7 @@ class ConsumerCore:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
         passed. Raises errors of the group or the loop.
 
-        is_over: returns whether to return None although there are no records; it is called when `wake` is set.
+        is_over: called before each wait. If it returns True, this returns None although no records are available.
         """
         deadline = self.clock() + timeout
         self.polls.begin()

@@ -171,7 +171,7 @@ class FetchResponses:
 
     def take(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
         """Handle one partition of a response of broker `node`."""
-        if not data.error_code:  # a comparison with a member is a call of Python
+        if not data.error_code:  # faster than a comparison with an enum member, which calls a Python function
             self._received(node, partition, requested, data)
         elif requested.state.version == requested.version and requested.state.awaiting is None:
             self._refused(node, partition, requested, data)

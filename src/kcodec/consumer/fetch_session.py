@@ -74,7 +74,7 @@ class FetchSession:
         changed, left = self._changes(partitions)
         self._sent_epoch = self.epoch
         self._partitions = dict(partitions)
-        # Of an id its number is the key: the hash of a UUID is a call of Python.
+        # The key is the integer of the topic id, because the hash of a UUID is a slow Python function.
         topics: dict[tuple[str, int], FetchTopic] = {}
         for partition, one in changed:
             key = partition.topic, one.topic_id.int

@@ -189,9 +189,9 @@ class Fetcher:
         self._signal.set()
 
     def _note_taken(self) -> None:
-        """On the thread of the caller of poll: let the loop look, soon, whether it can request more.
+        """On the thread that calls poll: if the last round could not request more, let the loop check again soon.
 
-        What was taken before the last round does not matter: that round has seen it.
+        Records that were taken before that round do not matter, because the round has counted them.
         """
         is_held_up = bool(self._enough) or self._short_with is not None
         if is_held_up and not self._is_taken_posted:
@@ -218,8 +218,8 @@ class Fetcher:
             self._wake()
 
     def _look_for_taken(self) -> None:
-        """Begin another round if records were taken while this one found no memory: the caller of poll did not know
-        then that the loop would wait for it."""
+        """Start another round if records were taken during this one, which was short of memory. `_note_taken` did not
+        notify the loop, because the shortage was not recorded yet."""
         with self.assignment.lock:
             if self._short_with is not None and self.buffer.waiting_bytes() < self._short_with:
                 self._wake()

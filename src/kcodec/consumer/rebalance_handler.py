@@ -62,12 +62,12 @@ class Polls:
         return 0.0 if is_polling else self._clock() - self._polled_at
 
     def begin_wait(self, end: Callable[[], None]) -> None:
-        """Where poll is called: note that a poll waits for records there, and not in a flow. `end_wait` must follow.
-        end: called on the loop when the poll should look again, maybe several times."""
+        """On the thread or task that calls poll: note that the poll waits for records without a flow. `end_wait` must
+        follow. end: called on the loop, possibly several times, when the poll must check again."""
         self._end_wait = end
 
     def end_wait(self) -> None:
-        """Where poll is called: note that it no longer waits."""
+        """On the thread or task that calls poll: note that it no longer waits."""
         self._end_wait = None
         self._polled_at = self._clock()
 

@@ -89,8 +89,9 @@ class ThreadLoop(IoLoop):
         call: str = "the call",
         check: Callable[[], object] | None = None,
     ) -> T:
-        """Run a flow to its end and return its result. Interrupting the wait (Ctrl-C) cancels the flow, and waits until
-        it has ended, so that the next call does not find it running.
+        """Run a flow to its end and return its result. An interruption of the wait, such as Ctrl-C, cancels the
+        flow. The exception leaves this call when the flow is cancelled, or after GRACE_SECONDS if the I/O thread is
+        blocked.
 
         timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
         raised. call: the name of the call for this error.

@@ -491,9 +491,9 @@ class Accumulator(RecordAppender):
                     self._wake_nevertheless()  # otherwise a response does
 
     def _wake_nevertheless(self) -> None:
-        """Wake the sender for a record that is in the buffer, even if an error, such as that of Ctrl-C, ends the call:
-        later records of its batch do not wake it."""
-        with contextlib.suppress(TransportError):  # the client is closed, or has failed, which ends the record, too
+        """Wake the sender for a record in the buffer, and ignore a TransportError. The call may already be ending with
+        another error, such as KeyboardInterrupt, and later records of the batch would not wake the sender."""
+        with contextlib.suppress(TransportError):  # the client is closed or has failed, and ends the record
             self.wake()
 
     def take_wake(self) -> None:

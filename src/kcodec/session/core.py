@@ -200,7 +200,7 @@ class GroupSession:
             return True
 
     def taken(self, block: SessionBlock, count: int) -> None:
-        """Note the number of records that it took."""
+        """Note that the poll has taken `count` records, and no longer reads."""
         block.has_read |= count > 0
         block.is_reading = False
 

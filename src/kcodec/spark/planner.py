@@ -473,8 +473,8 @@ def find_losses(
         written = max(end, (high_watermarks or {}).get(partition, end))
         if max(each.start, end) < min(each.end, written):
             reason = (
-                f"they are beyond the last stable offset {end}, as a transaction is open: a query with read_committed "
-                "can read them when it has ended"
+                f"they are beyond the last stable offset {end} because a transaction is open; a query with "
+                "read_committed can read them after the transaction has ended"
             )
             losses.append(DataLoss(partition, max(each.start, end), min(each.end, written), reason))
         if each.end > written:

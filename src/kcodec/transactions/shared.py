@@ -285,7 +285,7 @@ def commit_shared(
     """Commit the transaction of a handle, with offsets. Return the (producer id, epoch) that a next InitProducerId
     expects.
 
-    receipts:      of all writers. Without any, no partition may have been written to; None: no check.
+    receipts:      of all writers. An empty collection raises if the transaction contains a partition; None: no check.
 
     Raise ValueError (two receipts for one partition) or TransactionStateError (a partition without a receipt, or a
     receipt for a partition outside the transaction) before anything is sent. After that raise the errors of

@@ -193,14 +193,15 @@ cdef enum:
 
 
 cdef str _arrow_type(ImportedSchema *schema, int depth=0):
-    """Return the name of an Arrow type, with the types in it, as pyarrow writes it."""
+    """Return the name of an Arrow type and of its child types, in a short form of pyarrow's notation, such as
+    `list<int64>`."""
     cdef int64_t at
     if schema.dictionary != NULL:
         return f"dictionary of {_arrow_type(schema.dictionary, depth + 1)}"
     format = schema.format.decode("utf-8", "replace")
     name = _TYPE_NAMES.get(format) or _TYPE_PREFIXES.get(format.partition(":")[0])
     if name is None:
-        return f"with the format {format!r}"
+        return f"unknown ({format!r} in the C data interface)"
     if not format.startswith("+") or depth == SHOWN_DEPTH or not schema.n_children:
         return name
     fields = []

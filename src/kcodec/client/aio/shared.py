@@ -264,9 +264,9 @@ async def commit_transaction(
 ) -> None:
     """Commit the transaction of a handle, from any process and after any restart; a repeat is harmless.
 
-    receipts: of all its writers, the owner's own (`txn.receipt`) included. If receipts are given, even an empty list, a
-              partition without one raises TransactionStateError, two that wrote to one partition ValueError, and
-              nothing is sent. None: commit without this check.
+    receipts: of all writers, including the owner's own (`txn.receipt`). Two receipts with the same partition raise
+              ValueError. If the open transaction contains a partition without a receipt, TransactionStateError is
+              raised; an empty list is checked, too. In both cases nothing is committed. None: no check.
     offsets, group_metadata: to be committed with it, as in `Transaction.send_offsets`.
     timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
 
