@@ -50,7 +50,8 @@ Poll = Callable[[], list[float]]
 
 
 class Client:
-    """The calls of one library that the programs need. `poll` returns the values of records; only `trickle` reads them, as times."""
+    """The calls of one library that the programs need. `poll` returns the values of records; only `trickle` reads
+    them, as times."""
 
     def __init__(self, name: str, servers: str) -> None:
         self.is_ours = name == "kcodec"

@@ -107,7 +107,8 @@ class ProduceResponses:
         # One for all its batches: refused together, they are sent again together, not in a request each.
         self._jitter = self.random()
         ended: list[Ended] = []
-        # By topic and partition. The key is the integer of a topic id, because the hash of a UUID is a slow Python function.
+        # By topic and partition. The key is the integer of a topic id, because the hash of a UUID is a slow Python
+        # function.
         results: dict[tuple[str | int, int], Any] = {}
         by_id = reply is not None and reply.version > LAST_VERSION_WITH_NAMES
         if reply is not None:

@@ -92,8 +92,8 @@ def decode_partition(
     """For ``rdd.mapPartitions``: record sets or paths in, one tuple a record out, in Spark's column order.
 
     iterator: bytes or paths of ``.log`` files. Each item is read by itself: a transaction whose end marker is in
-    another file counts as open. An item that is None is skipped. Options are those of ``decode_in_arrow``; a timestamp is an aware
-    datetime, headers a list of (name, value) or None.
+    another file counts as open. An item that is None is skipped. Options are those of
+    ``decode_in_arrow``; a timestamp is an aware datetime, headers a list of (name, value) or None.
 
     Its cost: a Python object for every field. Rows made into a DataFrame this way take 5 to 10 times as long as by
     ``decode_in_arrow`` (5 with ``verifySchema=False``), as each is pickled, unpickled and converted on its own. Use it
