@@ -19,6 +19,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing import bare_admin, command_line
 from kcodec.testing.java import MissingTool, cache_directory, find_java
 from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka, Listener
+from kcodec.testing.node import KafkaFailed
 from kcodec.testing.processes import Process, command_line_of
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -302,3 +303,21 @@ def test_the_state_of_a_cluster_is_replaced_as_a_whole(tmp_path: Path, monkeypat
             state.write(tmp_path)
     assert command_line.RunningCluster.read(tmp_path) is not None
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
+
+
+def test_the_error_for_a_node_that_has_ended_names_the_first_error_of_its_log(
+    apache_kafka_factory: KafkaFactory,
+) -> None:
+    kafka = apache_kafka_factory()
+    pid = kafka.node(1).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    while kafka.node(1).is_running:
+        time.sleep(0.05)
+    log = kafka.node(1).directory / "server.log"
+    with log.open("a") as file:
+        file.write("1 [main] ERROR before\n1 [main] INFO Registered signal handlers for TERM\n")
+        file.write("2 [main] ERROR the disk is full\n2 [main] ERROR shutting down\n")
+    cause = r"the first error in its log: 2 \[main\] ERROR the disk is full$"
+    with pytest.raises(KafkaFailed, match=f"node 1 ended.*; {cause}"):
+        kafka.create_topic()

@@ -33,6 +33,10 @@ PORT_RETRY_SECONDS = 0.5
 #: What the log of a node has in this case, often followed by hundreds of lines about its shutdown.
 PORT_IN_USE = "Address already in use"
 TAIL_BYTES = 256 << 10
+#: A node logs this when it starts.
+START = "Registered signal handlers"
+#: Characters of a line of the log in an error.
+ERROR_CHARACTERS = 500
 
 # Brokers of tests live for seconds: the serial collector and the C1 compiler alone start quickest and are smallest.
 JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError")
@@ -117,7 +121,9 @@ class Node:
         if self._process is None:
             return "was stopped"
         status = self._process.exit_status
-        return "ended" if status is None else f"ended with exit status {status}"
+        text = "ended" if status is None else f"ended with exit status {status}"
+        cause = self._first_error()
+        return f"{text}; the first error in its log: {cause}" if cause else text
 
     @property
     def _log(self) -> Path:
@@ -260,6 +266,19 @@ class Node:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
         return "\n".join(deque(text.splitlines(), lines))
+
+    def _first_error(self) -> str:
+        """Return the first error that the log has since the last start; "" without one. A shutdown follows it, whose
+        lines fill the end of the log."""
+        found = ""
+        if self._log.is_file():
+            with self._log.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    if START in line:
+                        found = ""
+                    elif not found and ("] ERROR " in line or "] FATAL " in line):
+                        found = line.strip()[:ERROR_CHARACTERS]
+        return found
 
     @property
     def _properties_path(self) -> Path:
