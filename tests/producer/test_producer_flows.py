@@ -74,6 +74,44 @@ def test_a_batch_lingers_and_a_full_one_does_not() -> None:
     assert len(world.requests) == 3  # one batch, which was full
 
 
+def partitions_of(world: ScriptedCluster, first: int) -> list[list[int]]:
+    """The partitions of each Produce request after the first ones."""
+    requests = [request for _, _, request in world.requests[first:]]
+    return [[part.index for topic in request.topic_data for part in topic.partition_data] for request in requests]
+
+
+def test_a_batch_that_has_lingered_takes_the_others_of_its_broker_along() -> None:
+    """Otherwise each partition would need a request of its own after each linger_ms."""
+    world = ScriptedCluster(nodes=2)
+    logs = world.create_topic("orders", 4)
+    rig = started(world, linger=1.0)
+    same = [number for number, log in enumerate(logs) if log.leader == logs[0].leader]
+    other = next(number for number, log in enumerate(logs) if log.leader != logs[0].leader)
+    for partition in (same[0], other, same[1]):
+        rig.send("orders", b"x", partition=partition)
+        world.run(0.4 if partition != same[1] else 0.1)
+    assert len(world.requests) == 1
+    world.run(0.2)
+    assert partitions_of(world, 1) == [same]
+    world.run(0.4)
+    assert partitions_of(world, 1) == [same, [other]]
+    world.run(5.0)
+    assert len(world.requests) == 3
+
+
+def test_a_full_batch_takes_no_other_along() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders", 2)
+    rig = started(world, linger=1.0, batch_size=1000)
+    rig.send("orders", b"x", partition=1)
+    for _ in range(2):
+        rig.send("orders", b"x" * 600, partition=0)
+    world.run(0.5)
+    assert partitions_of(world, 1) == [[0]]
+    world.run(0.6)
+    assert partitions_of(world, 2)[0][0] == 1
+
+
 def test_the_first_batch_goes_alone_then_five_are_in_flight() -> None:
     world = ScriptedCluster(latency=1.0)
     (log,) = world.create_topic("orders")

@@ -59,7 +59,7 @@ with Producer(**options) as producer:
     deliveries[0].result()
 """,
     "in send": """
-with Producer(**options, buffer_memory=500) as producer:
+with Producer(**options, buffer_memory=2500) as producer:
     for _ in range(3):
         producer.send("orders", b"x")
     ready()

@@ -351,7 +351,11 @@ class Sender:
 
     def _drain(self, now: float) -> tuple[dict[int, list[tuple[PartitionQueue, ProducerBatch]]], float, bool]:
         """Return one request for each broker that can take one now, when the next batch will be due, and whether
-        another request may follow at once."""
+        another request may follow at once.
+
+        If an open batch has lingered, its request takes those of other partitions that still linger, as with Java's
+        producer. Otherwise each partition would need a request of its own after each `linger`.
+        """
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
         nearest, is_more = _FOREVER, False
@@ -359,38 +363,50 @@ class Sender:
             if self._is_saturated():
                 self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
                 return requests, nearest, False
-            active = self.accumulator.active
+            active, linger = self.accumulator.active, self.accumulator.linger
             awaited = self.accumulator.awaited
             is_awaited = bool(awaited) and not any(self._loads.values())
             identity = self.id_manager.current
             is_numbering = identity is not None and identity.producer_id >= 0
-            for queue in list(active):
-                if is_numbering and queue.in_flight and not queue.is_proved:
-                    continue  # as `_due` finds, which takes longer for thousands of partitions
-                due = self._due(queue, now, is_awaited=is_awaited)
-                if due > now:
-                    nearest = min(nearest, due)
-                    continue
-                node = self._node_for(queue)
-                if node is None or self._loads.get(node, 0) >= self.settings.max_in_flight:
-                    continue
-                batch = queue.next_batch
-                size = batch.size_in_bytes
-                if node in requests and sizes[node] + size > self.settings.max_request_size:
-                    is_more = True
-                    continue
-                if not self.id_manager.may_send(queue.partition):
-                    continue
-                sizes[node] = sizes.get(node, 0) + size
-                self.accumulator.take(queue, batch)
-                batch.attempts += 1
-                queue.in_flight.append(batch)
-                self.responses.in_flight[queue] = None
-                requests.setdefault(node, []).append((queue, batch))
-                if queue in active:  # the others come first next time
-                    del active[queue]
-                    active[queue] = None
-                    is_more = True
+            lingering: list[PartitionQueue] = []
+            has_lingered: set[int] = set()
+            for queues in (list(active), lingering):
+                goes_along = queues is lingering
+                for queue in queues:
+                    if is_numbering and queue.in_flight and not queue.is_proved:
+                        continue  # as `_due` finds, which takes longer for thousands of partitions
+                    if goes_along and not (has_lingered and self.cluster.leader(*queue.partition) in has_lingered):
+                        nearest = min(nearest, queue.next_batch.created + linger)
+                        continue
+                    due = self._due(queue, now, is_awaited=is_awaited or goes_along)
+                    if due > now:
+                        if due == _FOREVER or queue.next_batch.not_before > now:
+                            nearest = min(nearest, due)
+                        else:
+                            lingering.append(queue)
+                        continue
+                    node = self._node_for(queue)
+                    if node is None or self._loads.get(node, 0) >= self.settings.max_in_flight:
+                        continue
+                    batch = queue.next_batch
+                    size = batch.size_in_bytes
+                    if node in requests and sizes[node] + size > self.settings.max_request_size:
+                        is_more = True
+                        continue
+                    if not self.id_manager.may_send(queue.partition):
+                        continue
+                    if queue.open is batch and not batch.is_full and batch.created + linger <= now:
+                        has_lingered.add(node)
+                    sizes[node] = sizes.get(node, 0) + size
+                    self.accumulator.take(queue, batch)
+                    batch.attempts += 1
+                    queue.in_flight.append(batch)
+                    self.responses.in_flight[queue] = None
+                    requests.setdefault(node, []).append((queue, batch))
+                    if queue in active:  # the others come first next time
+                        del active[queue]
+                        active[queue] = None
+                        is_more = True
             if awaited:
                 self.accumulator.awaited = {batch for batch in awaited if not (batch.attempts or batch.is_done)}
             for node in requests:
