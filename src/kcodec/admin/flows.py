@@ -5,6 +5,10 @@ Each is a function `name(context, ...) -> Flow[result]`; `timeout` is in seconds
 """
 
 from kcodec._lazy import lazy_exports
+from kcodec.protocol.messages import load_exchanged
+
+# On the caller's thread: see `kcodec.network.preload`.
+load_exchanged()
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

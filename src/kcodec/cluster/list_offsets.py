@@ -20,7 +20,7 @@ from kcodec.errors import DeliveryTimeoutError
 from kcodec.flow import Flow
 from kcodec.integers import as_integer
 from kcodec.offsets import TopicPartition
-from kcodec.protocol import messages
+from kcodec.protocol.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
@@ -51,7 +51,7 @@ def list_offsets_handler(
     """Return the handler for `request_items`. timestamps: in the form of the protocol, see `timestamp_of`."""
 
     def of(topic: str, number: int) -> Any:
-        return messages.ListOffsetsPartition(
+        return ListOffsetsPartition(
             partition_index=number,
             current_leader_epoch=cluster.leader_epoch(topic, number),
             timestamp=timestamps[TopicPartition(topic, number)],
@@ -60,11 +60,11 @@ def list_offsets_handler(
     return ApiHandler(
         "list offset of",
         Leader(cluster),
-        lambda some, until: messages.ListOffsetsRequest(
+        lambda some, until: ListOffsetsRequest(
             replica_id=-1,
             isolation_level=int(isolation),
             topics=[
-                messages.ListOffsetsTopic(name=topic, partitions=[of(topic, number) for number in numbers])
+                ListOffsetsTopic(name=topic, partitions=[of(topic, number) for number in numbers])
                 for topic, numbers in by_topic(some).items()
             ],
             timeout_ms=until.left_ms,

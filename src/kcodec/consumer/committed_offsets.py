@@ -34,8 +34,16 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode, note_final
+from kcodec.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from kcodec.protocol.schema import HIGHEST_VERSION
 
 V = TypeVar("V")
@@ -230,7 +238,7 @@ def offset_fetch_handler(
 
     def request(some: list[TopicPartition], until: Deadline) -> ByVersion:
         return ByVersion(
-            messages.OffsetFetchRequest,
+            OffsetFetchRequest,
             lambda version: _fetch_request(
                 group_id,
                 None if is_all else some,
@@ -262,26 +270,26 @@ def _fetch_request(
 ) -> Any:
     requested = None if partitions is None else by_topic(partitions).items()
     if version < GROUPS_VERSION:
-        few = messages.OffsetFetchRequestTopic
-        return messages.OffsetFetchRequest(
+        few = OffsetFetchRequestTopic
+        return OffsetFetchRequest(
             group_id=group_id,
             topics=None
             if requested is None
             else [few(name=topic, partition_indexes=numbers) for topic, numbers in requested],
             require_stable=require_stable,
         )
-    group = messages.OffsetFetchRequestGroup(
+    group = OffsetFetchRequestGroup(
         group_id=group_id,
         member_id=member.member_id if member is not None and member.member_id else None,
         member_epoch=member.generation_id if member is not None and member.member_id else -1,
         topics=None
         if requested is None
         else [
-            messages.OffsetFetchRequestTopics(name=topic, topic_id=topics.id_of(topic), partition_indexes=numbers)
+            OffsetFetchRequestTopics(name=topic, topic_id=topics.id_of(topic), partition_indexes=numbers)
             for topic, numbers in requested
         ],
     )
-    return messages.OffsetFetchRequest(groups=[group], require_stable=require_stable)
+    return OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
 def _partitions_of(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, ItemResult]]:
@@ -325,7 +333,7 @@ def offset_commit_handler(
 
     def of(topic: str, number: int) -> Any:
         found = offsets[TopicPartition(topic, number)]
-        return messages.OffsetCommitRequestPartition(
+        return OffsetCommitRequestPartition(
             partition_index=number,
             committed_offset=found.offset,
             committed_leader_epoch=found.leader_epoch,
@@ -335,13 +343,13 @@ def offset_commit_handler(
     return ApiHandler(
         f"commit offset of group {group_id!r} in",
         _GroupCoordinator(cluster, group_id),
-        lambda some, until: messages.OffsetCommitRequest(
+        lambda some, until: OffsetCommitRequest(
             group_id=group_id,
             generation_id_or_member_epoch=metadata.generation_id,
             member_id=metadata.member_id,
             group_instance_id=metadata.group_instance_id,
             topics=[
-                messages.OffsetCommitRequestTopic(
+                OffsetCommitRequestTopic(
                     name=topic, topic_id=topics.id_of(topic), partitions=[of(topic, number) for number in numbers]
                 )
                 for topic, numbers in by_topic(some).items()

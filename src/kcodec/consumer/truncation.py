@@ -23,8 +23,8 @@ from kcodec.cluster.retry_driver import ApiHandler, ItemResult, by_topic
 from kcodec.cluster.retry_routes import Leader
 from kcodec.errors import LogTruncationError
 from kcodec.offsets import TopicPartition
-from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages.fetch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
 CONSUMER_REPLICA_ID = -1
 UNKNOWN = -1
@@ -61,17 +61,17 @@ def epoch_end_handler(
     def of(topic: str, number: int) -> Any:
         position = requested[TopicPartition(topic, number)]._replace(leader_epoch=cluster.leader_epoch(topic, number))
         requested[TopicPartition(topic, number)] = position
-        return messages.OffsetForLeaderPartition(
+        return OffsetForLeaderPartition(
             partition=number, current_leader_epoch=position.leader_epoch, leader_epoch=position.position_epoch
         )
 
     return ApiHandler(
         "validate position in",
         Leader(cluster),
-        lambda some, until: messages.OffsetForLeaderEpochRequest(
+        lambda some, until: OffsetForLeaderEpochRequest(
             replica_id=CONSUMER_REPLICA_ID,
             topics=[
-                messages.OffsetForLeaderTopic(topic=topic, partitions=[of(topic, number) for number in numbers])
+                OffsetForLeaderTopic(topic=topic, partitions=[of(topic, number) for number in numbers])
                 for topic, numbers in by_topic(some).items()
             ],
         ),

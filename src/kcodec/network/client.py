@@ -40,7 +40,7 @@ class Client:
     """The components of a client. clock: monotonic seconds; random: for jitter and random choices."""
 
     def __init__(self, options: ClientConfig, clock: Clock = time.monotonic, random: Random | None = None) -> None:
-        load_for_flows()
+        load_for_flows(uses_tls=options.security.tls_context() is not None)
         escape_logs()
         self.options = options
         self.clock = clock

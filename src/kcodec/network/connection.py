@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,13 +24,13 @@ from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
 from kcodec.network.metrics import Tally, are_ignored, tally_of
 from kcodec.network.negotiation import MisroutedError, over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
-from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec.network.scheduler import Scheduler, Timer
+    from kcodec.network.tls_layer import TlsLayer
 
 T = TypeVar("T")
 #: Share of the setup time that a login may take.
@@ -354,6 +353,8 @@ class Connection:
         if context is None:
             self._negotiate()
             return
+        from kcodec.network.tls_layer import TlsLayer  # which the client has imported, as it uses TLS
+
         try:
             self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
         except (ValueError, TypeError) as error:  # a name that TLS cannot request, such as an empty one
@@ -447,7 +448,7 @@ class Connection:
         was_established = tls.is_established
         try:
             plain = tls.receive(data)
-        except ssl.SSLError as error:
+        except tls.error_type as error:
             self._flush_tls()
             self.close(self.network.options.security.tls_error(error, self.name))
             return
@@ -467,13 +468,14 @@ class Connection:
         assert self._transport is not None
         if self.network.is_measured:
             self._bytes_sent.value += sum(map(len, parts))
-        if self._tls is None:
+        tls = self._tls
+        if tls is None:
             self._transport.write(parts)
             return
         try:
             for part in parts:
-                self._tls.send(part)
-        except ssl.SSLError as error:
+                tls.send(part)
+        except tls.error_type as error:
             self.close(TransportError(f"{self.name}: TLS cannot send: {error}"))
             return
         self._flush_tls()

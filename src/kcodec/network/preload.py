@@ -22,11 +22,13 @@ _LATE = ("uuid", "encodings.idna", "encodings.utf_16_be", "traceback", "linecach
 _CODECS = {"gzip": "zlib", "lz4": "lz4.block", "zstd": "zstandard"}
 
 
-def load_for_flows() -> None:
-    """Import what every client needs later; takes about 10 ms once in a process."""
-    messages.load_exchanged()
+def load_for_flows(*, uses_tls: bool) -> None:
+    """Import what every client needs later, once in a process. `kcodec.admin.flows` imports the messages of Admin."""
+    messages.load_core()
     for name in _LATE:
         import_module(name)
+    if uses_tls:
+        import_module("kcodec.network.tls_layer")
 
 
 def load_codec(compression_type: object) -> None:

@@ -11,7 +11,12 @@ READ_BYTES = 256 * 1024
 
 
 class TlsLayer:
-    """The client's side of one TLS connection. server_hostname: for SNI and name verification."""
+    """The client's side of one TLS connection. server_hostname: for SNI and name verification.
+
+    error_type: what its methods raise; a connection without TLS does not import `ssl`.
+    """
+
+    error_type = ssl.SSLError
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         self._incoming = ssl.MemoryBIO()

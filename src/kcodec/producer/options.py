@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -112,6 +111,8 @@ class ProducerConfig(OptionSet):
 
     def _check_partitioner(self) -> None:
         if not callable(self.partitioner) and self.partitioner not in PARTITIONERS:
+            import difflib  # only where a name is wrong
+
             near = difflib.get_close_matches(str(self.partitioner), PARTITIONERS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(

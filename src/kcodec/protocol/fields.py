@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 HIGHEST_VERSION = 32767
@@ -44,6 +45,9 @@ class Versions(NamedTuple):
 
 
 NO_VERSIONS = Versions(1, 0)
+
+
+_versions = cache(Versions.of)  # thousands of fields have a few dozen ranges
 
 
 class Field(NamedTuple):
@@ -107,10 +111,10 @@ def _field(
 ) -> Any:
     if default is _UNSET:
         default = [] if is_array else _zero(kind)
-    where = Versions.of(versions)
-    is_tagged = NO_VERSIONS if tag is None else where if tagged is None else Versions.of(tagged)
-    own_flexible = None if flexible is None else Versions.of(flexible)
-    return Field(kind, is_array, where, Versions.of(nullable), default, tag, is_tagged, own_flexible, ignorable, secret)
+    where = _versions(versions)
+    is_tagged = NO_VERSIONS if tag is None else where if tagged is None else _versions(tagged)
+    own_flexible = None if flexible is None else _versions(flexible)
+    return Field(kind, is_array, where, _versions(nullable), default, tag, is_tagged, own_flexible, ignorable, secret)
 
 
 class Kind:

@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.topics import *
     from kcodec.protocol.messages.transactions import *
 
-# What clients exchange with brokers and with other members of a group, and what only logs hold. In the order in which
-# they are searched.
+# What a producer exchanges with brokers; what all clients exchange with brokers and with other members of a group; and
+# what only logs hold. In the order in which they are searched.
+_CORE = ("produce", "transactions", "metadata", "auth")
 _EXCHANGED = (
-    *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
+    *_CORE,
+    *("fetch", "offsets", "groups", "topics", "configs", "cluster"),
     *("acls", "consumer_protocol", "group_types", "quotas", "quorum", "config_resources", "delegation_tokens"),
     *("share_offsets", "log_dirs"),
 )
@@ -81,6 +83,13 @@ if not TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     return [*globals(), *(name for module in _MODULES for name in _classes(module))]
+
+
+def load_core() -> None:
+    """Import the messages of a producer, which flows of all clients use where they need them. The modules of consumers
+    import theirs."""
+    for module in _CORE:
+        import_module(f"{__name__}.{module}")
 
 
 def load_exchanged() -> None:
