@@ -16,6 +16,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar, cast, overload
 
 from kcodec.integers import as_integer, shown
@@ -99,6 +100,16 @@ def check_callbacks(**given: object) -> None:
     for name, callback in given.items():
         if callback is not None and not callable(callback):
             raise TypeError(f"{name}: expected a function or None, got {callback!r:.100}; pass it without calling it")
+
+
+def check_conversions(takes: str, **given: object) -> None:
+    """Raise TypeError for an argument that is neither a plain function nor None. takes: what the functions take. given:
+    by the name of the parameter."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function that takes {takes}, or None, not {function!r:.100}")
+        if iscoroutinefunction(function):
+            raise TypeError(f"{name} must be a plain function, not the coroutine function {function!r:.100}")
 
 
 def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: str) -> dict[TopicPartition, Item]:

@@ -107,6 +107,9 @@ def test_a_consumer_with_topics_as_arguments_names_subscribe() -> None:
         ("compresion_type", "did you mean 'compression_type'"),
         ("bootstrap_server", "did you mean 'bootstrap_servers'"),
         ("topics", r"; pass topics to subscribe\(\), send\(\) or read_topic\(\)"),
+        ("brokers", "did you mean 'bootstrap_servers'"),
+        ("servers", "did you mean 'bootstrap_servers'"),
+        ("timeout", "did you mean 'request_timeout_ms' or 'delivery_timeout_ms' or 'default_api_timeout_ms'"),
     ],
 )
 def test_an_unknown_option_is_explained(name: str, message: str) -> None:
@@ -120,6 +123,29 @@ def test_a_name_is_suggested_only_if_it_is_close(name: str) -> None:
         Producer(**{**NOWHERE, name: 1})
     assert "did you mean" not in str(caught.value)
     assert CLOSE > 0.75
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("group", "'group_id' or 'group_protocol' or 'group_instance_id'"),
+        ("auto_commit", "'auto_commit_interval_ms' or 'enable_auto_commit'"),
+    ],
+)
+def test_a_part_of_a_name_leads_to_the_names_that_have_it(name: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"a consumer has no option '{name}'; did you mean {meant}"):
+        Consumer(**{**NOWHERE, name: "billing"})
+
+
+@pytest.mark.parametrize("name", ["key_serializer", "value_serializer"])
+def test_a_serializer_is_a_plain_function(name: str) -> None:
+    async def serialize(value: object) -> bytes:
+        return b""
+
+    with pytest.raises(TypeError, match=f"{name} must be a function that takes the argument of send, or None, not 5"):
+        Producer(**{**NOWHERE, name: 5})
+    with pytest.raises(TypeError, match=f"{name} must be a plain function, not the coroutine function"):
+        Producer(**{**NOWHERE, name: serialize})
 
 
 def test_the_names_of_others_lead_to_options_that_exist() -> None:

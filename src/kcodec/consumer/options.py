@@ -6,11 +6,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kcodec._fast import COLUMNS, schema_of
-from kcodec.arguments import names_of
+from kcodec.arguments import check_conversions, names_of
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import make_assignors
@@ -148,7 +147,7 @@ class ConsumerConfig(OptionSet):
             )
         self._check_protocol()
         isolation_of(self.isolation_level)
-        check_deserializers(self.key_deserializer, self.value_deserializer)
+        check_conversions("bytes", key_deserializer=self.key_deserializer, value_deserializer=self.value_deserializer)
         self._strategies()
         self._reset()
         checked_columns(self.columns, self.binary_type, self.framing)
@@ -248,15 +247,6 @@ class ConsumerSettings:
     def is_committed_only(self) -> bool:
         """Whether records of aborted and open transactions are not returned."""
         return self.isolation_level is IsolationLevel.READ_COMMITTED
-
-
-def check_deserializers(key: object, value: object) -> None:
-    """Raise TypeError unless they are None or plain functions."""
-    for name, given in (("key_deserializer", key), ("value_deserializer", value)):
-        if given is not None and not callable(given):
-            raise TypeError(f"{name} must be a function that takes bytes, or None, not {given!r:.100}")
-        if iscoroutinefunction(given):
-            raise TypeError(f"{name} must be a plain function, not the coroutine function {given!r:.100}")
 
 
 def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:

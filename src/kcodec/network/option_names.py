@@ -16,6 +16,10 @@ from kcodec.options import counterparts
 CLOSE = 0.8
 #: Other clients take the topics where a consumer is constructed.
 TOPICS = dict.fromkeys(("topic", "topics"), "; pass topics to subscribe(), send() or read_topic()")
+#: Names for the brokers that no client has.
+SERVERS = {"broker", "brokers", "host", "hosts", "server", "url"}
+#: Options that an error names at most, for a name that has only some of their words.
+MOST_NAMED = 3
 
 
 def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: str) -> None:
@@ -45,7 +49,12 @@ def meant_by(given: str, known: list[str]) -> str:
     import difflib  # only where a name is wrong
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if not near:
+        longer = [option for option in known if f"_{name}_" in f"_{option}_"]
+        near = sorted(longer, key=lambda option: (not option.startswith(name), len(option)))[:MOST_NAMED]
+    if not near and name in SERVERS:
+        near = ["bootstrap_servers"]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def refuse_positional(given: tuple[Any, ...], what: str) -> None:

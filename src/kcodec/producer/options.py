@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from kcodec._fast import RecordBatchBuilder
+from kcodec.arguments import check_conversions
 from kcodec.errors import BufferFullError
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
@@ -99,6 +100,9 @@ class ProducerConfig(OptionSet):
                 "a transactional producer needs idempotence: remove enable_idempotence=False or transactional_id"
             )
         self._check_partitioner()
+        check_conversions(
+            "the argument of send", key_serializer=self.key_serializer, value_serializer=self.value_serializer
+        )
         if self.enable_idempotence:
             self._check_idempotence()
         # The codec's own check: a package that is missing, a level it does not have.

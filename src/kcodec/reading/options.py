@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from kcodec.arguments import check_conversions
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, check_deserializers, checked_columns
+from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, checked_columns
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.options import Deserializer, OptionSet, option, settings_of
@@ -61,7 +62,7 @@ class ReadTopicConfig(OptionSet):
         super().__post_init__()
         object.__setattr__(self, "columns", checked_columns(self.columns, self.binary_type, self.framing))
         isolation_of(self.isolation_level)
-        check_deserializers(self.key_deserializer, self.value_deserializer)
+        check_conversions("bytes", key_deserializer=self.key_deserializer, value_deserializer=self.value_deserializer)
         if (self.key_deserializer or self.value_deserializer) and "offset" not in self.columns:
             raise ValueError("a deserializer needs the column 'offset' for its errors: add it to columns=")
 
