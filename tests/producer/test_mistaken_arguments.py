@@ -10,6 +10,7 @@ import logging
 import sys
 from typing import Any
 
+import numpy
 import pytest
 
 from kcodec.broker import Broker
@@ -119,6 +120,24 @@ def test_an_invalid_key_is_the_same_error_before_and_after_metadata(kcodec_broke
     asyncio.run(send())
     assert len({str(error) for error in found}) == 1
     assert {(error.field, error.row) for error in found} == {("key", None)} and found[3].value is key
+
+
+@pytest.mark.parametrize("timestamp", [2**63, -5, "5"])
+def test_an_invalid_timestamp_is_refused_before_and_after_metadata(kcodec_broker: Broker, timestamp: Any) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        with pytest.raises(EncodeError, match="timestamp") as before:
+            producer.send(topic, b"v", timestamp=timestamp)
+        producer.partitions_for(topic)
+        with pytest.raises(EncodeError) as after:
+            producer.send(topic, b"v", timestamp=timestamp)
+    assert str(before.value) == str(after.value)
+
+
+def test_an_integer_of_numpy_is_a_timestamp(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        assert type(producer.send(topic, b"v", timestamp=numpy.int64(5)).result(30).timestamp) is int
 
 
 def test_an_invalid_key_blocks_the_commit_of_its_transaction(kcodec_broker: Broker) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec._fast import RecordAppender, RecordBatchBuilder
 from kcodec.errors import EncodeError, TransportError
 from kcodec.flow import Clock
-from kcodec.integers import as_integer
+from kcodec.integers import INT64_MAX, as_integer
 from kcodec.offsets import check_topic
 from kcodec.producer.batch import (
     BATCH_OVERHEAD,
@@ -351,6 +351,9 @@ class Accumulator(RecordAppender):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
         check_topic(topic, "topic")
         self._check_size(topic, key, value, headers)
+        if not (type(timestamp) is int and -1 <= timestamp <= INT64_MAX):
+            self.new_builder(0).append(None, None, (), timestamp)  # raises the error, or accepts an integer of numpy
+            timestamp = int(timestamp)
         size = _record_size(key, value, headers)
         # A record that just fits into the buffer is accepted all the same.
         size = max(size, min(size + WAITING_RECORD_BYTES, self.settings.buffer_memory))
