@@ -33,12 +33,12 @@ PARALLEL, QUIET = "test_some.py", "test_client_clock.py"
 def run(folder: Path, modules: Mapping[str, str], *arguments: str) -> tuple[int, list[str]]:
     """Run tools/run_tests.py in a folder with these modules; return its exit status and its lines."""
     (folder / "conftest.py").write_text("pytest_plugins = ['parallel_tests']\n")
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p xdist.plugin -p no:cacheprovider\n")
     for name, text in modules.items():
         (folder / name).write_text(text)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KCODEC_", "PYTEST_"))}
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "run_tests.py", "-p", "xdist.plugin", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, ROOT / "tools" / "run_tests.py", *arguments],
         cwd=folder,
         env={**kept, "PYTHONPATH": str(ROOT / "tests" / "support"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
@@ -66,6 +66,38 @@ def test_two_passes_end_as_one(
     found, lines = run(tmp_path, {PARALLEL: parallel, QUIET: quiet}, *arguments)
     assert found == status, lines
     assert lines[-1].strip("= ").startswith(f"{ended} in ") and lines[-1].strip("= ").endswith("(both passes)")
+
+
+#: Fails when it runs first, in either pass, or always.
+FIRST = """
+from pathlib import Path
+import pytest
+@pytest.mark.parametrize("number", range({number}))
+def test_it(number):
+    seen = Path(f"seen-{{number}}")
+    if not seen.exists() or {always}:
+        seen.write_text("")
+        raise AssertionError("the machine was busy")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "always", "unstable", "status", "ended"),
+    [
+        (3, False, 3, 0, "4 passed"),
+        (1, True, 0, 1, "1 failed, 1 passed"),
+        (4, False, 0, 1, "4 failed, 1 passed"),
+    ],
+    ids=["unstable", "fails-again", "too-many"],
+)
+def test_a_few_failed_tests_run_once_more_alone(
+    tmp_path: Path, number: int, always: bool, unstable: int, status: int, ended: str
+) -> None:
+    found, lines = run(tmp_path, {PARALLEL: FIRST.format(number=number, always=always), QUIET: PASSES})
+    assert found == status, lines
+    assert lines[-1].strip("= ").startswith(f"{ended} in ")
+    assert len([line for line in lines if line.startswith(f"UNSTABLE {PARALLEL}::test_it[")]) == unstable
+    assert any("the machine was busy" in line for line in lines)
 
 
 @pytest.mark.parametrize(

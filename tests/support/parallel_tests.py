@@ -3,8 +3,8 @@
 
 With KCODEC_TESTS=parallel the modules of QUIET are left out, with KCODEC_TESTS=quiet all others; without it everything
 runs. A worker of pytest-xdist takes the tests of a file, or of all files that share an expensive fixture, in one piece:
-a broker, a Spark or a PostgreSQL is started once in each worker that needs it. With KCODEC_TEST_COUNTS=FILE the
-outcomes are counted into that file.
+a broker, a Spark or a PostgreSQL is started once in each worker that needs it. With KCODEC_TEST_RESULTS=FILE the
+numbers of the outcomes, and the tests that failed, are written to that file.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count the outcomes for the line about both passes."""
-    if "KCODEC_TEST_COUNTS" in os.environ:
-        counts = {outcome: len(reports) for outcome, reports in terminalreporter.stats.items() if outcome}
-        Path(os.environ["KCODEC_TEST_COUNTS"]).write_text(json.dumps(counts), encoding="utf-8")
+    """Write the results for the line about both passes."""
+    if "KCODEC_TEST_RESULTS" in os.environ:
+        stats = terminalreporter.stats
+        counts = {outcome: len(reports) for outcome, reports in stats.items() if outcome}
+        failed = [getattr(report, "nodeid", "") for name in ("failed", "error") for report in stats.get(name, [])]
+        results = json.dumps({"counts": counts, "failed": failed})
+        Path(os.environ["KCODEC_TEST_RESULTS"]).write_text(results, encoding="utf-8")
