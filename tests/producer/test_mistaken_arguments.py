@@ -8,7 +8,7 @@ import asyncio
 import datetime
 import logging
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -137,7 +137,7 @@ def test_an_invalid_timestamp_is_refused_before_and_after_metadata(kcodec_broker
 def test_an_integer_of_numpy_is_a_timestamp(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
-        assert type(producer.send(topic, b"v", timestamp=numpy.int64(5)).result(30).timestamp) is int
+        assert type(producer.send(topic, b"v", timestamp=cast(int, numpy.int64(5))).result(30).timestamp) is int
 
 
 def test_an_invalid_key_blocks_the_commit_of_its_transaction(kcodec_broker: Broker) -> None:
