@@ -280,14 +280,14 @@ def late_imports() -> Iterator[tuple[str, str]]:
 
 
 def test_flows_find_what_they_import_loaded() -> None:
-    """A new interpreter that made one client has loaded each module that a function of a flow imports."""
+    """A new interpreter that made one client, with TLS, has loaded each module that a function of a flow imports."""
     program = """
         import sys, kcodec.client
         from kcodec.network.client import Client
         from kcodec.network.options import ClientConfig
         kcodec.client.Producer, kcodec.client.Consumer, kcodec.client.GroupTransactSession, kcodec.client.Admin
         before = set(sys.modules)
-        Client(ClientConfig.take({"bootstrap_servers": "127.0.0.1:1"}))
+        Client(ClientConfig.take({"bootstrap_servers": "127.0.0.1:1", "security_protocol": "SSL"}))
         print(*sys.modules)
         """
     loaded = set(run_python(textwrap.dedent(program)).stdout.split())

@@ -402,6 +402,8 @@ def test_a_failure_of_tls_to_send_ends_the_connection_only(make: Make, monkeypat
     class Refusing:
         """Stands for a TLS layer whose session has ended."""
 
+        error_type = ssl.SSLError
+
         def send(self, data: bytes) -> None:
             raise ssl.SSLError(1, "protocol is shutdown")
 
