@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
 from fetch_script import FetchScript, numbered
-from interrupted_calls import interrupted
+from interrupted_calls import ctrl_c, interrupted
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
@@ -56,4 +57,22 @@ def test_an_interrupted_poll_one_loses_and_repeats_nothing(kcodec_broker: Broker
             if found and found[-1] == count - 1:
                 break
     assert interruptions > 240
+    assert found == list(range(count))
+
+
+def test_a_record_between_two_interrupted_polls_comes_once(kcodec_broker: Broker) -> None:
+    """Both are interrupted at their end, when they have records to deliver."""
+    topic, count = kcodec_broker.create_topic(), 20
+    kcodec_broker.seed(topic, [b"%d" % number for number in range(count)])
+    found: list[int] = []
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, max_poll_records=7) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+        while len(found) < count:
+            with contextlib.suppress(KeyboardInterrupt), ctrl_c("c_return", "__exit__", "consumer.py", "_poll") as hits:
+                assert consumer.poll_one(10.0) is None or not hits
+            for _ in range(7):
+                record = consumer.poll_one(1.0)
+                if record is not None:
+                    found.append(record.offset)
     assert found == list(range(count))

@@ -231,7 +231,9 @@ class Assignment:
         self._given.append(state)
 
     def take_back_request(self) -> None:
-        """Undo an interrupted request: the application was not given what was taken for it."""
+        """Undo an interrupted request: the application was not given what was taken for it. The next record is requested
+        again, as the next request completes only records that were given for a request."""
+        self.interrupt()
         with self.lock:
             for state in self._given:
                 state.take_back()

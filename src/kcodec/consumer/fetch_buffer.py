@@ -230,10 +230,11 @@ class FetchBuffer:
         queue = self._queues.get(partition)
         if queue is None:
             return deque()
-        while queue and not queue[0].is_current:
+        while not queue[0].is_current:
+            if len(queue) == 1:  # an interruption, such as Ctrl-C, must not leave an empty queue
+                del self._queues[partition]
+                return deque()
             queue.popleft()
-        if not queue:
-            del self._queues[partition]
         return queue
 
     def waiting_bytes(self, *, is_paused: bool = False) -> int:
