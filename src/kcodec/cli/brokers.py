@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError
-from kcodec.log.java_properties import read_properties
+from kcodec.java_properties import read_properties
 
 if TYPE_CHECKING:
     from kcodec.client import Admin

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kcodec.errors import DecodeError
-from kcodec.log.java_properties import read_properties
+from kcodec.java_properties import read_properties
 from kcodec.log.small_files import PIECE_BYTES, read_whole
 from kcodec.log.storage import LOCAL, Storage
 
