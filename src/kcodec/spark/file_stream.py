@@ -32,7 +32,7 @@ from kcodec.spark.ranges import FileRange, RangeOptions, Task, packed
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, TriggerLimits
 
-#: Directories are listed for new partitions after this time.
+#: Minimum time in seconds between two listings of directories, which find new partitions.
 LISTING_SECONDS = 1.0
 ABORT = 0
 STARTING_OPTIONS = (

@@ -63,8 +63,8 @@ class Listener:
 # The address to advertise for a listener (CLIENT or BROKER), as (host, port) or "host:port"; None: its own.
 Advertise = Callable[[Listener], "tuple[str, int] | str | None"]
 
-# Small enough for a heap of 64 MiB, quick to start and to notice what tests do to it. Data is kept however old its
-# timestamps are; a topic that was not created is an error.
+# The buffers are small enough for the default heap of 96 MB. The intervals are short, so that the broker starts quickly
+# and soon reacts to a test. Data is kept whatever its timestamps are. A topic that was not created is an error.
 DEFAULTS: dict[str, Value] = {
     "num.partitions": 3,
     "auto.create.topics.enable": False,
