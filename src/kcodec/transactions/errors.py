@@ -30,7 +30,7 @@ class TransactionDisposition(Enum):
     ABORT = "abort"
     #: Close the producer.
     FATAL = "fatal"
-    #: The epoch is too old: another instance took over, or the coordinator's time-out; `kcodec.transactions.fencing`.
+    #: The epoch is too old: another instance took over, or the coordinator's timeout; `kcodec.transactions.fencing`.
     INVESTIGATE = "investigate"
     #: EndTxn was sent, and its outcome is unknown.
     UNCONFIRMED = "unconfirmed"

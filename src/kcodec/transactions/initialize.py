@@ -66,7 +66,7 @@ def init_producer_id(
     )
     code, found = yield from _send(coordinator, timeout_ms, expected)
     if code in FENCED_CODES and expected is not None:
-        # In the old flow the coordinator that aborts our open transaction, for us or by its time-out, forgets the epoch
+        # In the old flow the coordinator that aborts our open transaction, for us or by its timeout, forgets the epoch
         # it had; in the new one it remembers. (Seen on 4.3.1 at transaction version 0: CONCURRENT_TRANSACTIONS, then
         # PRODUCER_FENCED.)
         status = yield from describe_transaction(cluster, transactional_id, deadline)
