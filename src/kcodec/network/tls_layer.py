@@ -11,7 +11,7 @@ READ_BYTES = 256 * 1024
 
 
 class TlsLayer:
-    """The client's side of one TLS connection. server_hostname: for SNI and name verification."""
+    """The client's side of one TLS connection. `server_hostname` is for SNI and the verification of the name."""
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -23,7 +23,7 @@ class TlsLayer:
         self.is_ended = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes, advance the handshake, and return decrypted bytes. Raises ssl.SSLError."""
+        """Process received bytes, advance the handshake, and return decrypted bytes. Raise ssl.SSLError."""
         if data:
             self._incoming.write(data)
         if not self.is_established:
@@ -47,7 +47,7 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Encrypt; `outgoing` returns the result."""
+        """Encrypt bytes, which `outgoing` then returns."""
         if len(data):
             self._object.write(data)
 
