@@ -34,7 +34,7 @@ cdef class MessageFeed:
             self.note(last)
 
     cdef ConfluentMessage taken(self):
-        """Return the next message. Return None if the chunk has no more records, or if an event must be handled first."""
+        """Return the next message; None if the chunk has no more records, or if an event must be handled first."""
         cdef Record last
         cdef Delivery current = self.current
         if current.is_over or self.events.is_due():
