@@ -143,7 +143,7 @@ def prove_restarts(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
-    """A producer stopped before each wire step past its time-out, while another takes over: it is fenced."""
+    """A producer stopped before each wire step past its timeout, while another takes over: it is fenced."""
     program = ROOT / "tests" / "prove" / "prove_stopped_producers.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 

@@ -1746,19 +1746,17 @@ class ReportQueue(EventQueue):
         """On the I/O thread: the record of the report has ended. Queue it for poll()."""
 
 class MessageFeed:
-    """The records that a consumer has decoded, as messages. Internal.
+    """The decoded records of a consumer, as messages. Internal.
 
-    delivery: the Delivery of the last request for records.
-    note: called with the last record that was taken of a partition, at the latest by `note_last`.
+    delivery: The Delivery of the last request for records.
+    note:     Called with the last record that was taken of a partition, at the latest by `note_last`.
     """
     def __init__(self, events: EventQueue, note: Callable[[Record], Any]) -> None: ...
     delivery: Delivery
     def note_last(self) -> None:
         """Call `note` with the record taken last, unless it has been called with it."""
-    def take(self) -> Any:
-        """Return the next message; None if the chunk is used up, or an event waits for the caller."""
     def take_into(self, messages: list[Any], most: int) -> None:
-        """Append messages until there are `most`, or none is here."""
+        """Append messages until the list has `most`, or until no message can be returned now."""
     def __reduce__(self) -> Never: ...
 
 def poll_message(self: Any, timeout: float = -1.0) -> Any:

@@ -144,7 +144,7 @@ def test_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
         "# comment\n! another\n\nbootstrap.servers = h\\:1,\\\n    h:2\nlinger.ms:5\n  client.id  a b\\\\c \n"
-        "sasl.username=\\u0041=b\nempty\nno.value=\n",
+        "sasl.username=\\u0041=b\nsasl.password=a\u2028b\x0cc\x85\nempty\nno.value=\n",
         encoding="utf-8",
     )
     assert properties_of_file(file) == {
@@ -152,6 +152,7 @@ def test_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
         "linger.ms": "5",
         "client.id": "a b\\c ",
         "sasl.username": "A=b",
+        "sasl.password": "a\u2028b\x0cc\x85",
         "empty": "",
         "no.value": "",
     }

@@ -17,7 +17,10 @@ from collections.abc import Iterator
 import pytest
 from structure import SOURCE, Import, circles, cython_imports, imports, imports_of, module_name, source_files
 
-GROUND = {"arguments", "errors", "constants", "integers", "limits", "offsets", "options", "quantities", "flow", "_lazy"}
+GROUND = {
+    *("arguments", "errors", "constants", "integers", "java_properties", "limits", "offsets", "options", "quantities"),
+    *("flow", "_lazy"),
+}
 CORE = GROUND | {"_fast"}
 RECORD = CORE | {"record"}
 WIRE = CORE | {"protocol"}
@@ -82,12 +85,12 @@ PUBLIC = {
     "kcodec.consumer.lag",
     "kcodec.errors",
     "kcodec.integers",
+    "kcodec.java_properties",
     "kcodec.limits",
     "kcodec.log",
     "kcodec.log.check",
     "kcodec.log.chunks",
     "kcodec.log.growth",
-    "kcodec.log.java_properties",
     "kcodec.log.parallel",
     "kcodec.log.salvage",
     "kcodec.log.seek",

@@ -4,7 +4,7 @@
 A handler is called with the context and the decoded request, on the one thread of the broker. It returns a response, a
 Later whose response follows, or None for a request without a response (Produce with acks=0). An ApiError refuses the
 whole request: the core writes its code into every field of the response in which Kafka would return it
-(error_responses.py). A handler never blocks, and gets every time and every random number from the core.
+(error_responses.py). A handler never blocks. It gets each timestamp and each random number from the core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Struct)
 
 @dataclass(slots=True)
 class Listener:
-    """An address of the broker, with one of Kafka's security protocols. port: 0 until the broker listens."""
+    """An address of the broker, with one of Kafka's security protocols. The port is 0 until the broker listens."""
 
     protocol: str = "PLAINTEXT"
     host: str = "127.0.0.1"
@@ -46,9 +46,10 @@ class Listener:
 
 @dataclass(slots=True)
 class ConnectionInfo:
-    """What the core knows of a connection. login: None on a listener without SASL.
+    """What the core knows of a connection.
 
-    listener: where the client connected. Kafka puts its address into responses.
+    listener: Listener to which the client has connected. As in Kafka, responses contain its address.
+    login:    None on a listener without SASL.
     """
 
     id: int = 0
@@ -72,9 +73,9 @@ class RequestContext:
 
 
 class Later:
-    """A response that does not exist yet. respond() may be called once more than needed: only the first call counts.
+    """A response that does not exist yet. Only the first call of `respond` has an effect.
 
-    on_disconnect: called if the client has gone before the response.
+    on_disconnect: Called if the client disconnects before the response.
     """
 
     __slots__ = ("_callback", "_response", "is_done", "on_disconnect")
@@ -86,7 +87,7 @@ class Later:
         self._callback: Callable[[Any], None] | None = None
 
     def respond(self, response: Any) -> None:
-        """Give the response: what a handler returns, or an ApiError for the whole request."""
+        """Set the response: what a handler returns, or an ApiError for the whole request."""
         if self.is_done:
             return
         self.is_done = True
@@ -95,7 +96,7 @@ class Later:
             self._callback(response)
 
     def when_done(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback` with the response, at once if it is there."""
+        """Call `callback` with the response, immediately if the response has been set."""
         if self.is_done:
             callback(self._response)
         else:
@@ -103,7 +104,7 @@ class Later:
 
 
 class ApiError(Exception):
-    """A request that is refused as a whole, or a part of it, with Kafka's error code."""
+    """A request, or a part of it, is refused with an error code of Kafka."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -112,7 +113,7 @@ class ApiError(Exception):
 
 
 class _Close:
-    """The connection is closed instead of a response."""
+    """The type of CLOSE: the broker closes the connection instead of responding."""
 
 
 #: A handler returns it to close the connection, as Kafka does after an error with acks=0.

@@ -22,7 +22,7 @@ MAX_ADVANCE_MS = 366 * 86_400_000
 
 
 class Timer:
-    """A callback at a time. cancel() may be called at any time, also after it ran."""
+    """A callback that runs at a time. `cancel` may be called at any time, even after the callback has run."""
 
     __slots__ = ("callback", "due_ms")
 
@@ -43,8 +43,9 @@ class Timer:
 class Clock:
     """Milliseconds since 1970, and timers.
 
-    is_manual: time passes only by `advance`. start_ms: the first time of a manual clock; by default the machine's.
-    on_timer:  called after a timer was added, so that the event loop plans its next wake-up again.
+    is_manual: Whether time passes only by `advance`.
+    start_ms:  Time at which a manual clock starts; by default the time of the machine.
+    on_timer:  Called after a timer has been added, so that the event loop computes its next wake-up again.
     """
 
     def __init__(self, *, is_manual: bool = False, start_ms: int | None = None) -> None:
@@ -63,7 +64,8 @@ class Clock:
         return int(self._now())
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Run `callback` in `delay_ms`; with 0, after the present request. Return the Timer, to cancel it."""
+        """Run `callback` after `delay_ms`, or after the present request if that is 0. Return the Timer, which can
+        cancel it."""
         timer = Timer(self._now() + max(delay_ms, 0), callback)
         heappush(self._timers, (timer.due_ms, next(self._number), timer))
         self.on_timer()
@@ -84,7 +86,7 @@ class Clock:
                 _log.exception("a timer of the broker failed")
 
     def next_delay_ms(self) -> float | None:
-        """Return the time until the next timer, 0 if it is due, None without a timer or if time stands still."""
+        """Return the time until the next timer: 0 if it is due, None if no timer exists or if the clock is manual."""
         while self._timers and not self._timers[0][2].is_pending:
             heappop(self._timers)
         if not self._timers:
@@ -95,7 +97,7 @@ class Clock:
         return None if self.is_manual else delay
 
     def advance(self, ms: float) -> None:
-        """Move the time forward by `ms`; every timer on the way runs at its own time. Raise ValueError if `ms` is
+        """Move the time forward by `ms`. Each timer that becomes due runs at its own time. Raise ValueError if `ms` is
         negative or greater than MAX_ADVANCE_MS."""
         if not ms >= 0:
             raise ValueError(f"a clock cannot go back: advance({ms})")

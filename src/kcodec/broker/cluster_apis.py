@@ -43,7 +43,7 @@ class ClusterApis:
     # Metadata
 
     def metadata(self, context: RequestContext, request: messages.MetadataRequest) -> messages.MetadataResponse:
-        """Respond to Metadata, and create missing topics where both sides allow it."""
+        """Respond to Metadata. Create missing topics if the request and the settings allow it."""
         node, listener = self._settings.node_id, context.connection.listener
         wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
         if wants_all:
@@ -175,7 +175,7 @@ class ClusterApis:
         )
 
     def _partitions_of(self, wanted: messages.CreatableTopic) -> int:
-        """Return the number of partitions; every replica is on this node."""
+        """Return the number of partitions of a new topic. Raise ApiError if a replica is not on this node."""
         if wanted.assignments:
             if wanted.num_partitions != -1 or wanted.replication_factor != -1:
                 reason = "A manual partition assignment was specified, but numPartitions or replicationFactor as well."

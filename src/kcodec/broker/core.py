@@ -65,7 +65,7 @@ Reply = Callable[[Any], None]
 class BrokerCore:
     """All state of a broker.
 
-    directory: of the logs, created if it does not exist; None keeps everything in memory.
+    directory: Directory of the logs, created if it does not exist. None keeps everything in memory.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None = None) -> None:
@@ -154,7 +154,8 @@ class BrokerCore:
     def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> bool:
         """Handle a request frame, without its length. `reply` is called once, now or later.
 
-        Return whether the next frame of the connection may be handled before the reply: a fault holds this one back.
+        Return whether the next frame of the connection may be handled before the reply: True only if a fault reorders
+        this request.
         """
         if connection.login is not None and connection.login.takes_raw_tokens:
             reply(_raw_reply(connection.login, frame))
@@ -178,13 +179,14 @@ class BrokerCore:
         return self._injector.serve(context, api, entry, reply)
 
     def disconnected(self, connection: ConnectionInfo) -> None:
-        """Forget what a connection waits for, where that changes nothing for others."""
+        """Forget the requests of a connection that wait for a response, unless that would affect other clients."""
         waiting = self._waiting.pop(connection.id, None)
         if waiting is not None:
             waiting.on_disconnect()
 
     def _decoded(self, connection: ConnectionInfo, frame: bytes | memoryview) -> Any:
-        """Return the context, the API and the entry of a request, or the frame that responds to it at once."""
+        """Return the context, the API and the wire log entry of a request, or the response frame if it is refused at
+        once."""
         view = memoryview(frame)
         if len(view) < _HEADER.size:
             raise DecodeError(f"a request of {len(view)} bytes is too short for a header")
@@ -241,7 +243,7 @@ class BrokerCore:
             done(response_of(context, request, result))
 
     def _reply(self, entry: WireEntry, response: Any, reply: Reply) -> None:
-        """Encode the response, and note it."""
+        """Encode the response, and add it to the wire log."""
         parts = response
         if response is not None and response is not CLOSE:
             entry.response = response
@@ -269,7 +271,7 @@ class BrokerCore:
         self.groups.loaded()
 
     def restart_coordinators(self) -> None:
-        """Forget the state of both coordinators in memory, and take it from their logs again."""
+        """Forget the state of both coordinators in memory, and read it from their logs again."""
         self.groups.unload()
         self._load_groups()
         self.transactions.load()
@@ -285,7 +287,7 @@ class BrokerCore:
         self.topics.apply_retention()
 
     def close(self, *, is_clean: bool = True) -> None:
-        """Close the files. Without is_clean they are what a killed process leaves."""
+        """Close the files. If not `is_clean`, leave them as a killed process leaves them."""
         try:
             self.topics.close(is_clean=is_clean)
         finally:
@@ -297,7 +299,7 @@ class BrokerCore:
 
 
 def _raw_reply(login: Login, token: bytes | memoryview) -> Any:
-    """Return the response to a token without a header (SaslHandshake version 0): the broker's token, or CLOSE."""
+    """Return the response to a token that has no header (SaslHandshake version 0): the broker's token, or CLOSE."""
     try:
         found = login.take(bytes(token))[0]
     except LoginRefused:

@@ -11,10 +11,10 @@ _log = logging.getLogger(__name__)
 
 
 class DerivedFile:
-    """One such file. What was in it before is replaced.
+    """A derived file. Its former contents are replaced.
 
-    The batch that an entry belongs to is in the log already, so a write that fails must not fail the append. The bytes
-    are kept, and `write` tries again.
+    The batch of an entry is already in the log, so a failed write must not fail the append. The bytes are kept, and the
+    next `write` tries again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,11 +24,11 @@ class DerivedFile:
         self._is_begun = self._has_failed = False
 
     def add(self, data: bytes) -> None:
-        """Keep bytes for the end of the file, until the next `write`."""
+        """Keep bytes in memory, which the next `write` appends to the file."""
         self._unwritten += data
 
     def write(self) -> bool:
-        """Write what was added. Return False, after a log message, if a part of it could not be written."""
+        """Write the added bytes. If some of them cannot be written, log a message and return False."""
         if self._is_begun and not self._unwritten:
             return True
         try:
@@ -51,7 +51,7 @@ class DerivedFile:
 
 
 def write_small(path: Path, data: bytes) -> None:
-    """Write a small file that is there whole or not at all, also after the process is killed."""
+    """Write a small file atomically: it is complete or missing, even if the process is killed."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(data)
     temporary.replace(path)
@@ -63,7 +63,8 @@ def write_checkpoint(path: Path, lines: list[str]) -> None:
 
 
 def try_write_small(path: Path, data: bytes) -> None:
-    """Do as `write_small`, but log an OSError: for a file that follows from others, and that a later start replaces."""
+    """Call `write_small`, and log an OSError. This is for a file that is computed from others, so that the next start
+    replaces it."""
     try:
         write_small(path, data)
     except OSError as error:

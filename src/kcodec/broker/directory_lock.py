@@ -15,7 +15,8 @@ _LOCKED: set[Path] = set()
 class DirectoryLock:
     """The lock of a data directory, which is created if it does not exist.
 
-    Raise OSError if another broker uses the directory, or if it cannot be written; ValueError if it is Apache Kafka's.
+    Raise OSError if another broker uses the directory, or if it cannot be written. Raise ValueError if the directory
+    belongs to Apache Kafka.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,7 +43,7 @@ class DirectoryLock:
 
 
 def _lock(file: int) -> None:
-    with contextlib.suppress(ImportError):  # a system without file locks: only brokers of one process are distinguished
+    with contextlib.suppress(ImportError):  # without file locks, only brokers of the same process are detected
         import fcntl
 
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,7 +43,8 @@ class EmbeddedBrokerError(KcodecError):
 
 
 class _Running(NamedTuple):
-    """What a broker has while it runs. process_id: the process that has started the broker, not a fork of it."""
+    """What a broker has while it runs. `process_id` is the process that has started the broker, and not a fork of
+    it."""
 
     process_id: int
     thread: threading.Thread
@@ -66,9 +67,10 @@ class BrokerClock:
     def advance(self, ms: float) -> None:
         """Move the broker's time forward by `ms`. Everything that is due happens before this returns.
 
-        ms: The milliseconds, from 0 to 31,622,400,000 (366 days); ValueError for another number.
+        ms: Milliseconds, from 0 to 31,622,400,000 (366 days). Raise ValueError for another number.
 
-        Transactions time out, sessions of members expire, and markers are written, in the order of their times.
+        For example, transactions time out, sessions of members expire, and markers are written, in the order of their
+        times.
         """
         check_kind("ms", ms, (int, float), "a number of ms")
         self._call(lambda: self._clock.advance(ms))
@@ -187,7 +189,7 @@ class Broker:
         thread.start()
         try:
             started.result()
-        except BaseException:  # Ctrl-C, too: the thread must not outlive a start that raised
+        except BaseException:  # also for Ctrl-C: the thread must end if start() raises
             if not started.cancel():  # otherwise the wait was interrupted, and the thread ends after its recovery
                 self.close()
                 thread.join()
@@ -216,7 +218,7 @@ class Broker:
             loop.close()
 
     def _opened(self, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack) -> tuple[BrokerCore, Server]:
-        """Return the core and the server. What is open is closed again if one of them fails."""
+        """Return the core and the server. If one of them fails, close what has been opened."""
         trace = None if self._trace is None else stack.enter_context(contextlib.closing(TraceFile(self._trace)))
         core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
         if trace is not None:
@@ -237,11 +239,12 @@ class Broker:
         self._stop(is_clean=True)
 
     def crash(self) -> None:
-        """Stop as a killed process does, without producer snapshots. `start` recovers from the files."""
+        """Stop without writing producer snapshots, as a killed process does. `start` recovers the state from the
+        files."""
         self._stop(is_clean=False)
 
     def restart(self) -> None:
-        """Stop and start on the same port. Without a data_dir everything but the settings is lost."""
+        """Stop, and start again on the same port. Without `data_dir`, everything except the settings is lost."""
         self.close()
         self.start()
 
@@ -300,7 +303,8 @@ class Broker:
 
     @property
     def core(self) -> BrokerCore:
-        """The state of the broker, which belongs to its thread. Raise EmbeddedBrokerError if it does not run."""
+        """The core of the broker. Only the broker's thread may use it. Raise EmbeddedBrokerError if the broker does not
+        run."""
         if self._running is None or os.getpid() != self._running.process_id:
             raise self._not_running()
         return self._running.core
@@ -329,12 +333,13 @@ class Broker:
 
     @property
     def admin_servers(self) -> str:
-        """The address for tests next to their clients: the same, as in `ApacheKafka` without a proxy."""
+        """The address for requests of the test itself: the same as `bootstrap_servers`, as in `ApacheKafka` without a
+        proxy."""
         return self.bootstrap_servers
 
     @property
     def log_directory(self) -> Path:
-        """The directory of the logs, for `kcodec.open`. Raise EmbeddedBrokerError if they are in memory."""
+        """The directory of the logs, for `kcodec.open`. Raise EmbeddedBrokerError if the logs are in memory."""
         if self._directory is None:
             raise EmbeddedBrokerError("the logs are in memory: start the broker with data_dir to have them in files")
         return self._directory
@@ -391,7 +396,7 @@ class Broker:
 
     @property
     def marker_delay_ms(self) -> float:
-        """Time from the decision about a transaction to its markers; may be set."""
+        """Time in ms between the decision about a transaction and its markers. It can be changed."""
         return self.core.transactions.marker_delay_ms
 
     @marker_delay_ms.setter

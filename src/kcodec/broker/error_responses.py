@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The response to a request that is refused as a whole: the error code in every place where the API has one.
+"""The response to a request that is refused as a whole: each field for an error code has the code.
 
 A response has the same structure as its request: a list of topics, each with a list of partitions, under other names.
 The lists are found by their structure. The field that identifies an element (its name, id or number) is copied.
@@ -15,7 +15,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Struct, fields
 
 _CODES = ("error_code", "partition_error_code")
-# What identifies an element of a list: the field of the response, and the names it has in requests.
+# The fields that identify an element of a list: the name in the response, and the names in requests.
 _IDENTITIES = {
     "name": ("name", "topic"),
     "topic": ("topic", "name"),
@@ -33,13 +33,14 @@ _IDENTITIES = {
 
 
 def error_response(request: Any, version: int, code: ErrorCode) -> Any:
-    """Return the response to `request` with `code` everywhere; None if the API has no place for it."""
+    """Return the response to `request` with `code` in each field for an error code; None if the API has no such
+    field."""
     kind = type(request).response
     return _mirror(request, kind, version, code) if _has_code(kind, version) else None
 
 
 def response_of(context: RequestContext, request: Any, result: Any) -> Any:
-    """Return what a handler gave, an ApiError as the response of its API."""
+    """Return the result of a handler. If it is an ApiError, return the response that contains its code."""
     if not isinstance(result, ApiError):
         return result
     response = error_response(request, context.api_version, result.code)
@@ -81,7 +82,7 @@ def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode) -> S
 
 
 class _Named(Struct):
-    """Stands for an element that is only a name or a number, once that was copied."""
+    """An element that is only a name or a number, whose identifying field has already been copied."""
 
 
 def _elements(source: Any, version: int) -> list[Any]:

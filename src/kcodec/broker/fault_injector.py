@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fault rules do to a request: it is delayed, refused, lost, repeated, or handled after a later one."""
+"""The application of fault rules to requests: a request is delayed, refused, lost, repeated, or handled after a later
+one."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Respond = Callable[[WireEntry, Any, Callable[[Any], None]], None]
 
 
 class _Exchange(NamedTuple):
-    """A request that a rule chooses, and what responds to it. named: it with the partitions of its session."""
+    """A request that a rule chooses, and the function that responds to it. `named` is the request with the partitions
+    of its session."""
 
     rule: FaultRule
     context: RequestContext
@@ -41,8 +43,8 @@ class _Exchange(NamedTuple):
 class FaultInjector:
     """Handles requests, with the faults that rules inject.
 
-    handle:  handles a request without a fault.
-    respond: encodes a response and sends it.
+    handle:  Function that handles a request without a fault.
+    respond: Function that encodes a response and sends it.
     """
 
     def __init__(
@@ -54,11 +56,11 @@ class FaultInjector:
         self._fetch = fetch
         self._handle = handle
         self._respond = respond
-        #: The requests that wait for a later one, with what handles them.
+        #: The requests that wait for a later one: the rule, and the function that handles the request.
         self._held: list[tuple[FaultRule, Callable[[], None]]] = []
 
     def serve(self, context: RequestContext, api: Api, entry: WireEntry, reply: Callable[[Any], None]) -> bool:
-        """Handle a request. Return whether the next request of its connection may be handled before it."""
+        """Handle a request. Return whether the next request of its connection may be handled before this one."""
 
         def respond(response: Any) -> None:
             self._respond(entry, response, reply)
@@ -86,7 +88,7 @@ class FaultInjector:
         return False
 
     def _with_session(self, request: Any, version: int) -> Any:
-        """Return the request; a Fetch with all partitions of its session, which it does not name."""
+        """Return the request. A Fetch request gets all partitions of its session, as it does not name all of them."""
         if not isinstance(request, messages.FetchRequest) or request.session_id == 0:
             return request
         return named_partitions(request, self._fetch.sessions.named(request, version), by_id=version >= IDS_VERSION)
@@ -102,7 +104,7 @@ class FaultInjector:
         self._clock.call_later(rule.delay_ms or REORDER_MS, release)
 
     def _apply(self, one: _Exchange) -> None:
-        """Let the rule take effect."""
+        """Apply the rule to the request."""
         rule, request, respond = one.rule, one.request, one.respond
         handle = partial(self._handle, one.context, one.api)
         ending = CLOSE if rule.close else None
@@ -150,5 +152,6 @@ class FaultInjector:
 
 
 def _joined(response: Any, error: Any) -> Any:
-    """Return the response of the other partitions with the error; what is no response stays as it is."""
+    """Return the response for the other partitions, with the error added. Return `response` unchanged if it is not
+    one."""
     return merged(response, error) if isinstance(response, type(error)) else response

@@ -38,21 +38,22 @@ _FIELDS = ("topic", "partition", "client", "skip", "count", "probability", *_EFF
 
 @dataclass
 class FaultRule:
-    """Which requests go wrong, and how. `hits` counts those that did.
+    """Which requests fail, and how. `hits` counts the requests to which the rule was applied.
 
     api:         Name of the API, "Produce"; "*" for all.
-    topic, partition: Only requests that name them.
+    topic, partition: Only requests that name this topic, or this partition.
     client:      Only requests with this client id.
-    skip:        The first matching requests stay unharmed.
-    count:       At most this number of requests; None for all.
-    probability: Of each request, drawn from the broker's seeded random numbers.
+    skip:        Number of matching requests that are handled normally before the rule is applied.
+    count:       Maximum number of requests to which the rule is applied; None for no limit.
+    probability: Probability with which the rule is applied to a matching request. The setting `seed` determines the
+    random numbers.
 
-    delay_ms:    Wait before the request is handled.
+    delay_ms:    Time to wait before the request is handled.
     error:       Respond with this error code, without handling the request. With `topic` or `partition`, the other
                  partitions of the request are handled.
     drop:        "before": do not handle the request; "after": handle it. In both cases the client gets no response.
-    close:       As drop, and the connection is closed.
-    duplicate:   Handle the request twice, as a network that repeats it; the second response counts.
+    close:       As `drop`. The broker also closes the connection.
+    duplicate:   Handle the request twice, as if the network repeated it, and send the second response.
     reorder:     Handle the request after the next one that the rule chooses, on any connection. If no other
                  arrives, it is handled after delay_ms, by default 1000. Responses keep their order on a connection.
     """
@@ -108,7 +109,7 @@ class FaultRule:
 
 
 class Faults:
-    """The rules of a broker, in the order in which they are looked at."""
+    """The rules of a broker, in the order in which requests are compared with them."""
 
     def __init__(self, topics: Topics, requests: dict[str, type[Message]]) -> None:
         self._topics = topics
@@ -151,7 +152,8 @@ class Faults:
         self._rules.clear()
 
     def match(self, request: Any, client_id: str | None, random: Random) -> FaultRule | None:
-        """Return the rule for a request, and count it. request: names all partitions of a fetch session."""
+        """Return the rule to apply to a request, and count the request. A Fetch request must name all partitions of its
+        session."""
         for rule in self._rules:
             if not self.matches(rule, request, client_id):
                 continue
@@ -167,7 +169,7 @@ class Faults:
         return None
 
     def matches(self, rule: FaultRule, request: Any, client_id: str | None) -> bool:
-        """Return whether a rule chooses a request, apart from skip, count and probability."""
+        """Return whether a rule matches a request, regardless of `skip`, `count` and `probability`."""
         if rule.api != "*" and type(request) is not self._requests[rule.api]:
             return False
         if rule.client not in (None, client_id):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch: reading with a long poll, in sessions, with the aborted transactions for read_committed (ReplicaManager)."""
+"""Fetch: long polls, fetch sessions, and the aborted transactions for read_committed (ReplicaManager)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class _Wanted:
-    """A partition of a fetch. topic, partition: None if it does not exist. size: the bytes that it had at the last look
-    of the fetch that waits for it."""
+    """A partition of a Fetch request.
+
+    topic, partition: None if the partition does not exist.
+    size: Bytes that the waiting request found when it last looked at the partition.
+    """
 
     key: SessionKey
     request: messages.FetchPartition
@@ -56,7 +59,8 @@ class Fetch:
         return [Api(messages.FetchRequest, (4, 18), self.fetch)]
 
     def fetch(self, context: RequestContext, request: messages.FetchRequest) -> messages.FetchResponse | Later:
-        """Respond to Fetch, at once if there is enough to read or an error to report, or after max_wait_ms."""
+        """Respond to Fetch: immediately if there is enough to read or an error to report, otherwise after at most
+        max_wait_ms."""
         try:
             session, is_incremental, named = self.sessions.begin(request, context.api_version)
         except ApiError as error:
@@ -72,13 +76,13 @@ class Fetch:
         return wanted
 
     def is_current(self, wanted: _Wanted) -> bool:
-        """Return whether the topic is still the same one."""
+        """Return whether the topic still exists and has not been created again."""
         return wanted.topic is not None and self._topics.by_id(wanted.topic.id) is wanted.topic
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """One Fetch request, until its response (DelayedFetch)."""
+    """A Fetch request that waits for its response (DelayedFetch)."""
 
     fetch: Fetch
     context: RequestContext
@@ -94,7 +98,7 @@ class _Waiting:
         self.missing = min(self.request.min_bytes, self.max_bytes)
 
     def begin(self) -> messages.FetchResponse | Later:
-        """Return the response, or wait for it."""
+        """Return the response, or a Later if the request has to wait for it."""
         is_due = self.request.max_wait_ms <= 0 or not self.wanted
         if is_due or any(self._check(one) is not None for one in self.wanted) or self._measure(self.wanted) <= 0:
             return self._response()
@@ -129,7 +133,7 @@ class _Waiting:
         return None
 
     def _measure(self, some: list[_Wanted]) -> int:
-        """Look how much these partitions have now. Return the bytes that are missing."""
+        """Measure what these partitions have now. Return the number of bytes that are still missing."""
         for one in some:
             readable = one.log.readable_bytes(one.request.fetch_offset, self.request.isolation_level)
             before, one.size = one.size, min(readable, one.request.partition_max_bytes)
@@ -137,7 +141,7 @@ class _Waiting:
         return self.missing
 
     def look_again(self, changed: _Wanted) -> None:
-        """Respond if there is enough now, or something is wrong with this partition now."""
+        """Respond if there is enough to read now, or if this partition has an error now."""
         if self._check(changed) is not None or self._measure([changed]) <= 0:
             self._complete()
 
@@ -147,7 +151,7 @@ class _Waiting:
             self.later.respond(self._response())
 
     def _stop(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         for one in self.wanted:
             one.log.watchers.discard(one.look_again)
         if self.timer is not None:

@@ -41,7 +41,7 @@ class FetchSession:
         self.partitions: dict[SessionKey, _Known] = {}
 
     def is_changed(self, key: SessionKey, response: messages.FetchPartitionData) -> bool:
-        """Return whether a response has to hold this partition, and remember what it says."""
+        """Return whether a response must contain this partition, and store what the response reports."""
         known = self.partitions.get(key)
         if known is None:
             return True
@@ -56,13 +56,16 @@ class FetchSession:
             known.high_watermark = -1 if response.error_code else response.high_watermark
             known.log_start_offset = response.log_start_offset
         if response.records:
-            # the others come first in the next response, so that none starves
+            # the others come first in the next response, so that each partition gets its turn
             self.partitions[key] = self.partitions.pop(key)
         return changed
 
 
 class FetchSessions:
-    """All sessions. most: further clients get no session, and send all their partitions each time."""
+    """All fetch sessions.
+
+    most: Maximum number of sessions. Further clients get no session, and name all partitions in each request.
+    """
 
     def __init__(self, random: Random, most: int) -> None:
         self._random = random
@@ -77,7 +80,7 @@ class FetchSessions:
     ) -> tuple[FetchSession | None, bool, list[tuple[SessionKey, messages.FetchPartition]]]:
         """Return the session of a request, whether the request is incremental, and all its partitions.
 
-        Raise ApiError for a session that does not exist or is at another epoch.
+        Raise ApiError if the session does not exist or has another epoch.
         """
         uses_ids = version >= IDS_VERSION
         named = [
@@ -109,7 +112,7 @@ class FetchSessions:
         return found, True, wanted
 
     def named(self, request: messages.FetchRequest, version: int) -> list[tuple[SessionKey, messages.FetchPartition]]:
-        """Return the partitions that a request means, those of its session included, without changing the session."""
+        """Return the partitions that a request selects, including those of its session. Do not change the session."""
         uses_ids = version >= IDS_VERSION
         found = self._sessions.get(request.session_id)
         partitions = {} if found is None else {key: known.request for key, known in found.partitions.items()}
@@ -119,7 +122,8 @@ class FetchSessions:
         return list(partitions.items())
 
     def forget_sent(self, session_id: int, refused: messages.FetchResponse, *, by_id: bool) -> None:
-        """Let the next response of a session hold these partitions again, which a fault has replaced in this one."""
+        """Make the next response of a session contain these partitions again, because a fault has replaced them in this
+        response."""
         found = self._sessions.get(session_id)
         for topic in refused.responses if found is not None else ():
             for one in topic.partitions:

@@ -25,7 +25,7 @@ _LEAST_TABLE, _TABLE_LOAD, _HASH_SHIFT = 16, 0.75, 16
 
 
 class InternalRecord(NamedTuple):
-    """A record in the log of an internal topic. producer_id: -1 unless it is transactional."""
+    """A record in the log of an internal topic. `producer_id` is -1 unless the record is transactional."""
 
     offset: int
     key: bytes
@@ -50,7 +50,8 @@ def _string_hash(key: str) -> int:
 
 
 def partition_for_key(key: str, partitions: int) -> int:
-    """Return the partition of a coordinator's topic: Java's String.hashCode, its absolute value, modulo."""
+    """Return the partition of a coordinator's topic: the absolute value of Java's String.hashCode, modulo the
+    number."""
     value = _string_hash(key)
     signed = value - _INT32 if value >= _INT32_SIGN else value
     return 0 if signed == -_INT32_SIGN else abs(signed) % partitions
@@ -70,13 +71,14 @@ def hash_map_order(names: Iterable[str]) -> list[str]:
 
 
 def coordinator_record(key: CoordinatorKey, value: CoordinatorValue | None, version: int) -> tuple[bytes, bytes | None]:
-    """Return the bytes of a coordinator's record: the type before the key, the version before the value."""
+    """Return key and value of a coordinator's record as bytes: the key begins with the type, the value with the
+    version."""
     encoded = key.api_key.to_bytes(2, "big") + key.encode(0)
     return encoded, None if value is None else version.to_bytes(2, "big") + value.encode(version)
 
 
 def replayed(log: PartitionLog) -> Iterator[InternalRecord | TransactionMarker]:
-    """Return what the log of an internal topic holds, in the order of offsets."""
+    """Return the records and markers in the log of an internal topic, in the order of offsets."""
     for batch in log.batches_from(log.log_start_offset):
         for record in batch.records():
             if batch.is_control_batch:
@@ -96,7 +98,7 @@ class GroupHost:
     topics: Topics
 
     def partition_of(self, group_id: str) -> int:
-        """Return the partition of ``__consumer_offsets`` that holds a group."""
+        """Return the partition of ``__consumer_offsets`` that contains the records of a group."""
         topic = self.topics.get(CONSUMER_OFFSETS_TOPIC)
         count = self.settings.offsets_topic_partitions if topic is None else len(topic.partitions)
         return partition_for_key(group_id, count)
@@ -111,8 +113,8 @@ class GroupHost:
     ) -> int:
         """Append one batch to a partition of ``__consumer_offsets``. Return the offset of its first record.
 
-        With a producer id it is transactional. Raise ApiError: INVALID_PRODUCER_EPOCH for a fenced epoch,
-        NOT_COORDINATOR before the topic exists, or if the batch cannot be written.
+        With a producer id, the batch is transactional. Raise ApiError: INVALID_PRODUCER_EPOCH if the epoch is fenced,
+        NOT_COORDINATOR if the topic does not exist yet or the batch cannot be written.
         """
         found = self.topics.partition(CONSUMER_OFFSETS_TOPIC, partition)
         if found is None:
@@ -123,8 +125,10 @@ class GroupHost:
 def append_to_log(partition: Partition, records: Sequence[tuple[bytes | None, bytes | None]], **producer: int) -> int:
     """Append one batch of a coordinator and return its first offset.
 
-    producer: What `PartitionLog.append_records` takes. Raise ApiError: NOT_COORDINATOR if the batch cannot be written,
-    as Kafka's coordinators respond after a KAFKA_STORAGE_ERROR of their log.
+    producer: Keyword arguments of `PartitionLog.append_records`.
+
+    Raise ApiError (NOT_COORDINATOR) if the batch cannot be written. Kafka's coordinators respond with the same code
+    after a KAFKA_STORAGE_ERROR of their log.
     """
     try:
         return partition.log.append_records(list(records), **producer)

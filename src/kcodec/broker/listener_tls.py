@@ -22,7 +22,7 @@ HANDSHAKE_SECONDS = 10
 
 
 def server_context(settings: BrokerSettings) -> ssl.SSLContext:
-    """Return the context of the listeners. Raise ValueError for a file that cannot be used."""
+    """Return the TLS context of the listeners. Raise ValueError if a file cannot be used."""
     from kcodec.security.tls import make_server_context
 
     options = {name: getattr(settings, name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cafile")}
@@ -32,7 +32,7 @@ def server_context(settings: BrokerSettings) -> ssl.SSLContext:
 class ListenerTls(asyncio.Transport, asyncio.Protocol):
     """The protocol of a socket, and the transport of the connection behind it.
 
-    began, ended: called when the TLS handshake begins and ends; `inner` knows the socket only after it.
+    began, ended: Called when the TLS handshake begins and ends. `inner` gets the transport after the handshake.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
     # The connection's transport
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """See asyncio.Transport. Never raises: the caller may be in the middle of another client's request."""
+        """See asyncio.Transport. Never raise: the caller may be handling the request of another client."""
         if self._socket is None or self._socket.is_closing():
             return
         try:

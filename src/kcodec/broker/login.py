@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of SASL: PLAIN and SCRAM, and which requests a connection may send before it is logged in.
+"""The server's side of SASL: PLAIN, SCRAM, and the requests that a connection may send before its login.
 
 The rules and messages are those of Kafka's SaslServerAuthenticator, PlainSaslServer and ScramSaslServer. After
 SaslHandshake version 0, the tokens are frames without headers. From version 1 on, SaslAuthenticate contains them.
@@ -38,7 +38,7 @@ ServerExchange = Generator[bytes, bytes, tuple[str, bytes]]
 
 
 class LoginRefused(Exception):
-    """A login that fails. Without a message, the client gets Kafka's general one."""
+    """A login fails. If the error has no message, the client gets Kafka's general message."""
 
 
 #: Returns a user's credential of a mechanism, None without one.
@@ -64,7 +64,7 @@ def plain_server(users: dict[str, Secret]) -> ServerExchange:
 
 
 def scram_server(mechanism: str, credential_of: CredentialOf, nonce: str) -> ServerExchange:
-    """Run the server's side of SCRAM. nonce: the server's part. Raise LoginRefused."""
+    """Run the server's side of SCRAM, with `nonce` as the server's part of the nonce. Raise LoginRefused."""
     first = _match(_FIRST, (yield b""))
     name = first[3].decode().replace("=2C", ",").replace("=3D", "=")
     credential = credential_of(name, mechanism)
@@ -127,9 +127,9 @@ class Authenticator:
 class Login:
     """The login of one connection.
 
-    user:       the name, once the client has proved it; None before, and while it logs in again.
-    has_failed: the connection ends after the present response.
-    takes_raw_tokens: the next frame is a token without a header.
+    user:       Name of the user after the login. None before the login, and while the client logs in again.
+    has_failed: Whether the connection ends after the present response.
+    takes_raw_tokens: Whether the next frame is a token without a header.
     """
 
     def __init__(self, authenticator: Authenticator) -> None:
@@ -143,7 +143,7 @@ class Login:
         self._began_ms = self._expires_ms = -1.0
 
     def allows(self, api_key: int) -> bool:
-        """Return whether a request gets a response now; Kafka closes the connection otherwise.
+        """Return whether a request gets a response now. If not, the broker closes the connection, as Kafka does.
 
         Between the handshake and the last token, the response to any other request is an error, and the login fails.
         """
@@ -173,7 +173,7 @@ class Login:
         return ErrorCode.NONE
 
     def take(self, token: bytes) -> tuple[bytes, int]:
-        """Take a token of the client. Return the server's, and the lifetime of the session in ms.
+        """Process a token of the client. Return the token of the server, and the lifetime of the session in ms.
 
         Raise LoginRefused with the message for the client.
         """

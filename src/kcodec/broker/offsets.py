@@ -68,7 +68,7 @@ class OffsetApis:
             response.offset = log.log_start_offset
             epoch = log.epoch_of(log.log_start_offset)
         elif one.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            epoch = -1  # no record is in remote storage, or waits to be uploaded to it
+            epoch = -1  # no record is in remote storage, or is to be uploaded to it
         else:
             by_time = one.timestamp != MAX_TIMESTAMP
             try:

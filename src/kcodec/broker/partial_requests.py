@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses in parts, so that a fault of some partitions does not affect the others of a request.
+"""Division of requests and responses by partitions, so that a fault of some partitions does not affect the others.
 
 The elements that name a topic or a partition are found by the structure of the messages, as in error_responses.py.
 """
@@ -41,7 +41,8 @@ def partitions_of(source: Any, topic_of: TopicOf) -> Iterator[tuple[str, int | N
 
 
 def names_topics(kind: type[Struct], *, with_partitions: bool = False) -> bool:
-    """Return whether the requests of a class can name topics, as `partitions_of` finds them, or also partitions."""
+    """Return whether requests of a class can name topics (or partitions, if `with_partitions`) that `partitions_of`
+    finds."""
     return any(
         not with_partitions or any(map(_are_partitions, one._fields.values()))
         if set(_TOPIC_NAMES) & set(one._fields)
@@ -58,7 +59,8 @@ def _are_partitions(field: Field) -> bool:
 
 
 def without(source: Any, topic_of: TopicOf, is_chosen: IsChosen) -> tuple[Any, Any]:
-    """Return a request without the chosen partitions, and one with these only; None for one without partitions."""
+    """Return a request without the chosen partitions, and a request with only these. A request without partitions is
+    None."""
     found = []
     for is_wanted in (False, True):
         part = copy.copy(source)
@@ -91,7 +93,7 @@ def _reduced(one: Any, topic_of: TopicOf, is_chosen: IsChosen, is_wanted: bool) 
 
 
 def merged(response: Any, added: Any) -> Any:
-    """Return a response with the elements of another one; elements with the same topic or group are joined."""
+    """Return a response with the elements of two responses. Elements with the same topic or group are joined."""
     found = copy.copy(response)
     for name in type(added)._fields:
         more = structs(getattr(added, name))
@@ -106,7 +108,7 @@ def merged(response: Any, added: Any) -> Any:
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
-    """Return the response to the chosen part of a request. Only its partitions have the error code."""
+    """Return the response to the chosen part of a request. Only partitions have the error code."""
     found = error_response(request, version, code)
     if found is not None and hasattr(found, "error_code"):
         found.error_code = 0

@@ -39,14 +39,18 @@ _CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log. log_append_time: -1 if its records have the times of the producer."""
+    """The position of a batch in the log. `log_append_time` is -1 if the records keep the timestamps of the
+    producer."""
 
     base_offset: int
     log_append_time: int
 
 
 class FetchedData(NamedTuple):
-    """What a fetch finds in one partition. aborted: (producer id, first offset); None under read_uncommitted."""
+    """What a fetch finds in one partition.
+
+    aborted: Aborted transactions as (producer id, first offset). None with read_uncommitted.
+    """
 
     records: bytes
     high_watermark: int
@@ -56,7 +60,7 @@ class FetchedData(NamedTuple):
 
 
 class LogSettings(NamedTuple):
-    """The settings of the topic that a log needs, as numbers."""
+    """The settings of a topic that its logs use, as numbers."""
 
     cleanup_policy: str
     compression_type: str
@@ -71,7 +75,7 @@ class LogSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: Callable[[str], str]) -> LogSettings:
-        """Return the settings, which `config` gives by their names."""
+        """Return the settings. `config` returns the value of a setting by its name."""
         values = {name: config(name.replace("_", ".")) for name in cls._fields}
         values["segment_bytes"] = config("internal.segment.bytes") or values["segment_bytes"]
         cleanup_policy, compression_type, message_timestamp_type, *numbers = values.values()
@@ -81,7 +85,8 @@ class LogSettings(NamedTuple):
 class PartitionLog:
     """The log of one partition.
 
-    directory: where its files are; None keeps everything in memory. settings: read before each append.
+    directory: Directory of its files. None keeps everything in memory.
+    settings:  Function that returns the settings. It is called before each append.
     """
 
     def __init__(self, directory: Path | None, clock: Clock, settings: Callable[[], LogSettings]) -> None:
@@ -103,13 +108,13 @@ class PartitionLog:
         if directory is not None and not directory.exists():
             try:
                 directory.mkdir(parents=True)
-                (directory / f"{0:020}.log").touch()  # a log without batches has a segment too, for tools that read it
-            except OSError as error:  # the topic is in the metadata log already
+                (directory / f"{0:020}.log").touch()  # a log without batches also has a segment, for tools that read it
+            except OSError as error:  # the topic is already in the metadata log
                 _log.warning("%s: %s; the log is created with its first batch", directory, error.strerror)
 
     @property
     def high_watermark(self) -> int:
-        """The end of the log: every append is replicated at once."""
+        """The end of the log, because no other replica exists."""
         return self.log_end_offset
 
     @property
@@ -143,7 +148,7 @@ class PartitionLog:
     def append_client(
         self, data: bytes | bytearray | memoryview, *, api_version: int, has_transactional_id: bool
     ) -> Appended:
-        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError."""
+        """Check and append the only batch of a Produce request. Raise RecordValidationError or ApiError."""
         settings, now = self._settings(), self._clock.now_ms()
         validate(
             data,
@@ -160,7 +165,7 @@ class PartitionLog:
         )
         batch = batches(data)[0]
         buffer, append_time = self._stored(batch, settings, now)
-        # Kafka rolls before it looks at the producer's state: a batch that is refused then may begin a segment as well
+        # Kafka rolls before it checks the producer's state, so a refused batch may also begin a segment
         self._roll_if_needed(len(buffer), self.log_end_offset + batch.last_offset_delta, _max_timestamp(buffer))
         header = None
         if batch.producer_id >= 0:
@@ -173,7 +178,7 @@ class PartitionLog:
         return Appended(self._append(buffer, batch.last_offset_delta, header), append_time)
 
     def _stored(self, batch: RecordBatch, settings: LogSettings, now: int) -> tuple[bytearray, int]:
-        """Return the batch as the leader stores it, and the LogAppendTime; -1 without one (LogValidator)."""
+        """Return the batch as the leader stores it, and its LogAppendTime, or -1 if it has none (LogValidator)."""
         target = settings.compression_type
         codec = batch.compression if target == "producer" else "none" if target == "uncompressed" else target
         if codec != batch.compression:
@@ -184,7 +189,7 @@ class PartitionLog:
         if settings.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             set_max_timestamp(buffer, now, TimestampType.LOG_APPEND_TIME)
             return buffer, now
-        # a producer's LogAppendTime bit is cleared first: it would hide the timestamps of the records
+        # clear the LogAppendTime bit of a producer, which would hide the timestamps of the records
         set_max_timestamp(buffer, max(batch.max_timestamp, -1), TimestampType.CREATE_TIME)
         times = decode(buffer, columns=("timestamp",), check_crcs=False).column("timestamp")
         # LogValidator begins with NO_TIMESTAMP, so the maximum of timestamps below -1 is -1
@@ -201,8 +206,9 @@ class PartitionLog:
     ) -> int:
         """Append one batch that the broker writes itself, and return its first offset. Raise ApiError if it is fenced.
 
-        With a producer id it is a transactional batch, as committed offsets are. sequence: -1, or 0 as the group
-        coordinator of Kafka 4.4 writes it.
+        With a producer id, it is a transactional batch, as for offsets of a transaction.
+
+        sequence: Base sequence: -1, or 0 as the group coordinator of Kafka 4.4 and later writes it.
         """
         now = self._clock.now_ms()
         buffer = bytearray(
@@ -216,7 +222,7 @@ class PartitionLog:
             )
         )
         if (producer_id < 0) != (sequence < 0):
-            # No producer but a coordinator has such batches, so encode_batch refuses them.
+            # Only coordinators write such batches, so encode_batch refuses them.
             buffer[_SEQUENCE] = sequence.to_bytes(4, "big", signed=True)
             buffer[_CRC] = crc32c(memoryview(buffer)[_CRC.stop :]).to_bytes(4, "big")
         self._roll_if_needed(len(buffer), self.log_end_offset + len(records) - 1, now)
@@ -247,7 +253,7 @@ class PartitionLog:
         self._moved()
 
     def _completed(self, ended: CompletedTransaction | None) -> None:
-        """Note an aborted transaction, with the last stable offset that follows (ProducerStateManager)."""
+        """Store an aborted transaction, with the last stable offset after its marker (ProducerStateManager)."""
         if ended is None or not ended.is_aborted:
             return
         unstable = self.producers.first_unstable_offset()
@@ -256,7 +262,7 @@ class PartitionLog:
         self._segments[-1].add_aborted(entry)
 
     def _append(self, buffer: bytearray, last_offset_delta: int, header: BatchHeader | None) -> int:
-        """Write a batch that has been checked, take over the state of its producer, and return its first offset."""
+        """Write a batch that has been checked, update the state of its producer, and return its first offset."""
         base = self._write(buffer, last_offset_delta, _max_timestamp(buffer))
         if header is not None:
             self.producers.add_batch(header)
@@ -276,7 +282,7 @@ class PartitionLog:
         return base
 
     def _roll_if_needed(self, size: int, last_offset: int, max_timestamp: int) -> Segment:
-        """Return the active segment, a new one if the batch does not belong into the present one (shouldRoll)."""
+        """Return the active segment. If the batch does not fit into it (shouldRoll), begin a new segment."""
         if not self._segments:
             self._segments.append(Segment(self.log_end_offset, self._directory, self._clock.now_ms()))
         active, settings = self._segments[-1], self._settings()
@@ -316,7 +322,8 @@ class PartitionLog:
                 _log.exception("a fetch that waits for offset %d or later", self.log_end_offset)
 
     def _unstable_batch(self, first_offset: int) -> int:
-        """Return the first unstable offset; if the log begins after it, the batch that the log begins with."""
+        """Return the first unstable offset. If the log starts after it, return the base offset of the batch at the
+        start of the log."""
         if first_offset >= self.log_start_offset:
             return first_offset
         segment = self._segments[self._number_of(self.log_start_offset)]
@@ -348,9 +355,11 @@ class PartitionLog:
         return size + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
 
     def read(self, offset: int, max_bytes: int, isolation_level: int, *, min_one_message: bool) -> FetchedData:
-        """Return the bytes of one segment from the batch with `offset` on. They may end inside a batch.
+        """Return bytes of one segment, from the batch that contains `offset`. They may end inside a batch.
 
-        min_one_message: the first batch is whole, even above max_bytes. Raise ApiError for an offset out of range.
+        min_one_message: Return the whole first batch, even if it is larger than `max_bytes`.
+
+        Raise ApiError if the offset is out of range.
         """
         self.check_offset(offset)
         is_committed = isolation_level == READ_COMMITTED
@@ -374,7 +383,7 @@ class PartitionLog:
             available = segment.position_of(end) - first.position
             wanted = max(max_bytes, first.size) if min_one_message else max_bytes
             if 0 < wanted < first.size:
-                return b"", None  # Kafka replaces a part of a first batch with nothing at all (ReplicaManager)
+                return b"", None  # Kafka returns no bytes instead of a part of a first batch (ReplicaManager)
             if wanted < first.size or available <= 0:
                 return b"", self._aborted(number, offset, first.position)
             data = segment.read(first.position, min(available, wanted))
@@ -382,7 +391,8 @@ class PartitionLog:
         return b"", []
 
     def _aborted(self, number: int, offset: int, end_position: int) -> list[tuple[int, int]]:
-        """Return the aborted transactions that may matter for what was read (LocalLog.addAbortedTransactions)."""
+        """Return the aborted transactions that may contain records of the bytes that were read
+        (LocalLog.addAbortedTransactions)."""
         upper = self._segments[number].upper_bound_offset(end_position)
         if upper is None:
             is_last = number + 1 == len(self._segments)
@@ -401,7 +411,7 @@ class PartitionLog:
         return [(entry.producer_id, entry.first_offset) for segment in self._segments for entry in segment.aborted]
 
     def batches_from(self, offset: int) -> Iterator[RecordBatch]:
-        """Return the stored batches from the one with `offset` on."""
+        """Return the stored batches, from the batch that contains `offset`."""
         for segment in self._segments[max(self._number_of(offset), 0) :]:
             first = segment.batch_at_or_after(offset)
             if first is not None:
@@ -411,10 +421,11 @@ class PartitionLog:
     # Offsets
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the first offset whose timestamp is not below this one, with its timestamp; None without one."""
+        """Return the first offset with this timestamp or a later one, and its timestamp. Return None if no record has
+        one."""
         segment = next((one for one in self._segments if one.max_timestamp >= timestamp), None)
         number = None if segment is None else segment.batch_from_time(timestamp, self.log_start_offset)
-        # Kafka looks into the first such segment only, even if the log starts behind what it finds there
+        # Kafka searches only the first such segment, even if the log starts after the record that it finds there
         if segment is None or number is None:
             return None
         return self._record_from_time(segment, number, timestamp, self.log_start_offset)
@@ -429,9 +440,9 @@ class PartitionLog:
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Return the first offset with the largest timestamp, and the timestamp; None in an empty log.
+        """Return the first offset with the largest timestamp, and this timestamp. Return None if the log is empty.
 
-        Like Kafka, it does not look whether DeleteRecords has moved the log start behind that offset.
+        Like Kafka, do not check whether DeleteRecords has moved the log start offset past this offset.
         """
         filled = [segment for segment in self._segments if segment.max_timestamp >= 0]
         if not filled:
@@ -451,13 +462,14 @@ class PartitionLog:
         return (earlier[-1] if earlier else epoch), later[0]
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch that wrote an offset, -1 if unknown."""
+        """Return the leader epoch of an offset, or -1 if it is unknown."""
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
     # Deletion and retention
 
     def delete_before(self, offset: int) -> int:
-        """Move the start of the log to `offset`, -1 for the high watermark. Return it. Raise ApiError."""
+        """Move the start of the log to `offset`, or to the high watermark if it is -1. Return the new start. Raise
+        ApiError."""
         offset = self.high_watermark if offset == -1 else offset
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the high watermark")
@@ -466,14 +478,14 @@ class PartitionLog:
         return self.log_start_offset
 
     def _start_at(self, offset: int) -> None:
-        """Move the start. The segments before it go with the retention."""
+        """Move the start of the log. The retention deletes the segments before it."""
         self.log_start_offset = offset
         self._moved()
 
     def _delete_segments(self) -> None:
-        """Remove the segments before the start of the log. If a file cannot be deleted, the next call tries again.
+        """Delete the segments before the start of the log. If a file cannot be deleted, the next call tries again.
 
-        They are deleted in order: the next start finds a log without gaps, whose first segment has its snapshot.
+        They are deleted in order, so that the next start finds a log without gaps, whose first segment has a snapshot.
         """
         while len(self._segments) > 1 and self._segments[1].base_offset <= self.log_start_offset:
             self._removed.append(self._segments.pop(0))
@@ -485,7 +497,7 @@ class PartitionLog:
             _log.error("a segment before the log start offset cannot be deleted: %s; trying again later", error)
 
     def apply_retention(self) -> None:
-        """Delete segments that are too old or too much (UnifiedLog.deleteOldSegments)."""
+        """Delete segments that are too old, or that exceed the size limit of the log (UnifiedLog.deleteOldSegments)."""
         settings, now = self._settings(), self._clock.now_ms()
         self._delete_segments()
         if "delete" not in settings.cleanup_policy:
@@ -512,7 +524,8 @@ class PartitionLog:
     # The files
 
     def load(self, log_start_offset: int) -> None:
-        """Read the files, rebuild indexes and producer states, and cut what is not whole at the end (LogLoader)."""
+        """Read the files, rebuild indexes and producer states, and cut off an incomplete batch at the end
+        (LogLoader)."""
         assert self._directory is not None
         self.log_start_offset = log_start_offset
         names = [path.name for path in self._directory.iterdir()]
@@ -539,9 +552,10 @@ class PartitionLog:
         self._moved()
 
     def _load_snapshot(self, bases: list[int], snapshots: set[int]) -> None:
-        """Load the snapshot that the log begins with: it has the producers of the segments that retention has deleted.
+        """Load the snapshot at the start of the log. It has the producers of the segments that the retention has
+        deleted.
 
-        All later states follow from the batches, so that they never know more than the log.
+        The batches then determine all later states, so that a state never differs from the log.
         """
         assert self._directory is not None
         for offset in snapshots:
@@ -555,7 +569,7 @@ class PartitionLog:
                     _log.warning("%s; the log begins without the producers of the segments before it", error)
 
     def _load_segment(self, segment: Segment) -> bool:
-        """Note the batches in the file. Return whether all of it was whole."""
+        """Index the batches in the file. Return whether the whole file consists of intact batches."""
         data = segment.read(0, segment.path("log").stat().st_size)
         try:
             for batch in batches(data):
@@ -566,7 +580,7 @@ class PartitionLog:
                 if batch.producer_id >= 0:
                     self._replay(batch)
         except DecodeError:
-            pass  # a batch that is not one ends the log, as one with a wrong CRC does
+            pass  # bytes that are not a batch end the log, as a batch with a wrong CRC does
         segment.write_derived()
         return segment.size == len(data)
 
@@ -583,7 +597,7 @@ class PartitionLog:
             self._completed(ended)
 
     def close(self, *, is_clean: bool) -> None:
-        """Close the files. is_clean: with a snapshot of the producers, as after an ordinary stop."""
+        """Close the files. If `is_clean`, first write a snapshot of the producers, as at an ordinary stop."""
         if is_clean and self._segments:
             self._segments[-1].end()
             self._write_derived()
@@ -592,9 +606,9 @@ class PartitionLog:
             segment.close()
 
     def _take_snapshot(self) -> None:
-        """Write the snapshot at the end of the log, for Kafka: `load` replays the log."""
+        """Write the snapshot at the end of the log. Only Apache Kafka needs it, because `load` replays the log."""
         if self._directory is not None:
-            # An empty segment has this snapshot already. If the log begins there, nothing else knows the producers.
+            # An empty segment already has this snapshot. If the log begins there, only this file has the producers.
             path = self._directory / f"{self.log_end_offset:020}.snapshot"
             try_write_small(path, pack_snapshot(self.producers.stored()))
 
@@ -604,7 +618,7 @@ class PartitionLog:
             segment.close()
         self._segments.clear()
         if self._directory is not None:
-            rmtree(self._directory, ignore_errors=True)  # the next start removes what stays
+            rmtree(self._directory, ignore_errors=True)  # the next start removes the remaining files
         for watcher in list(self.watchers):
             watcher()
 

@@ -35,7 +35,7 @@ _MAGIC = 2
 _RETRY_BACKOFF_MS = 20  # add.partitions.to.txn.retry.backoff.ms
 _RETRY_MAX_MS = 100  # add.partitions.to.txn.retry.backoff.max.ms
 _RETRIABLE = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
-# Errors of an append that come without the log start offset.
+# Errors of an append whose response does not contain the log start offset.
 _WITHOUT_START = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.MESSAGE_TOO_LARGE,
@@ -45,9 +45,10 @@ _WITHOUT_START = (
 
 
 class _Part(NamedTuple):
-    """One partition of a request. batch: None if its header cannot be read.
+    """One partition of a Produce request.
 
-    fault: why the record set is refused before the log is looked at.
+    batch: None if the header of the batch cannot be read.
+    fault: Reason why the record set is refused before its log is checked.
     """
 
     topic: messages.TopicProduceData
@@ -74,11 +75,11 @@ class Produce:
         self._settings = settings
 
     def apis(self) -> list[Api]:
-        """Return the API. Version 0 is offered for librdkafka, which compresses only then (KAFKA-18659)."""
+        """Return the API. It includes version 0, without which librdkafka does not compress (KAFKA-18659)."""
         return [Api(messages.ProduceRequest, (0, 13), self.produce)]
 
     def produce(self, context: RequestContext, request: messages.ProduceRequest) -> Any:
-        """Respond to Produce, not at all with acks=0."""
+        """Respond to Produce. With acks=0, there is no response."""
         parts = [
             _Part(topic, data, self._find(context, topic, data), *_first_batch(data.records, context.api_version))
             for topic in request.topic_data
@@ -120,7 +121,7 @@ class Produce:
     def _verify(
         self, context: RequestContext, transactional_id: str, parts: list[_Part]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return the errors of partitions that are not, and do not become, part of the transaction."""
+        """Return the errors of partitions that are not part of the transaction, and cannot be added to it."""
         batch = parts[0].batch
         assert batch is not None
         producer = ProducerIdentity(batch.producer_id, batch.producer_epoch)
@@ -197,7 +198,7 @@ class Produce:
             return response
         except ApiError as error:
             return _refused_append(part, partition, error.code, error.message)
-        except OSError as error:  # a full disk or too many open files: the log is as before the append
+        except OSError as error:  # a full disk or too many open files; the log is unchanged
             _log.error("%s-%d: %s; the batch is refused with KAFKA_STORAGE_ERROR", topic.name, partition.number, error)
             return _refusal(part, ErrorCode.KAFKA_STORAGE_ERROR)
         return messages.PartitionProduceResponse(
@@ -211,8 +212,8 @@ class Produce:
 def verification_code(code: ErrorCode, *, is_new: bool, adds: bool) -> ErrorCode:
     """Return the error of a partition that the coordinator did not verify (AddPartitionsToTxnManager, ReplicaManager).
 
-    is_new: the client knows TRANSACTION_ABORTABLE. adds: the request adds the partition, and knows
-    CONCURRENT_TRANSACTIONS.
+    is_new: Whether the client knows TRANSACTION_ABORTABLE.
+    adds:   Whether the request adds the partition. The client then also knows CONCURRENT_TRANSACTIONS.
     """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -224,7 +225,7 @@ def verification_code(code: ErrorCode, *, is_new: bool, adds: bool) -> ErrorCode
 
 
 def _is_open(part: _Part) -> bool:
-    """Return whether the batch continues a transaction that the partition knows."""
+    """Return whether the batch continues a transaction that is open in the partition."""
     assert part.found is not None
     assert part.batch is not None
     log = part.found[1].log
@@ -232,7 +233,7 @@ def _is_open(part: _Part) -> bool:
 
 
 def _first_batch(records: Any, api_version: int) -> tuple[RecordBatch | None, tuple[ErrorCode, str] | None]:
-    """Return the first batch, and the error of a record set that is refused before its log is read (ProduceRequest)."""
+    """Return the first batch, and the error if the record set is refused before its log is read (ProduceRequest)."""
     try:
         found = batches(records or b"")
         first = next(iter(found), None)
@@ -258,7 +259,7 @@ def _refusal(part: _Part, code: ErrorCode, message: str | None = None) -> messag
 def _refused_append(
     part: _Part, partition: Partition, code: ErrorCode, message: str
 ) -> messages.PartitionProduceResponse:
-    """Return the error of an append. Kafka leaves the log start offset out where it says nothing about the log."""
+    """Return the error of an append. As in Kafka, some errors do not contain the log start offset."""
     response = _refusal(part, code, message)
     if code not in _WITHOUT_START:
         response.log_start_offset = partition.log.log_start_offset

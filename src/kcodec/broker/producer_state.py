@@ -25,7 +25,7 @@ NO_SEQUENCE = -1
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch of a producer that its state depends on."""
+    """The fields of a batch on which the state of its producer depends."""
 
     producer_id: int
     producer_epoch: int
@@ -38,7 +38,7 @@ class BatchHeader(NamedTuple):
 
 
 class KeptBatch(NamedTuple):
-    """A batch in the window."""
+    """One of the last batches of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -48,7 +48,7 @@ class KeptBatch(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """The offset that was the response to the batch."""
+        """The base offset in the response to the batch."""
         return self.last_offset - self.offset_delta
 
 
@@ -63,7 +63,7 @@ class CompletedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The state of one producer. first_offset: of the open transaction; None without one."""
+    """The state of one producer. `first_offset` is that of the open transaction; None if no transaction is open."""
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -74,17 +74,17 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """-1 if no batch is known."""
+        """The last sequence number, or -1 if no batch is known."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def set_epoch(self, epoch: int) -> None:
-        """Set a new epoch, which begins with sequence 0."""
+        """Set a new epoch, whose first sequence number is 0."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
     def stored(self) -> ProducerState:
-        """Return the entry in a snapshot, which has the last batch only."""
+        """Return the entry for a snapshot, which contains only the last batch."""
         last = self.batches[-1] if self.batches else None
         return ProducerState(
             self.producer_id,
@@ -100,7 +100,7 @@ class ProducerEntry:
 
 @dataclass(slots=True)
 class _Verification:
-    """The tentative first batch of a producer in a transaction (VerificationStateEntry)."""
+    """The first batch of a producer in a transaction, while the coordinator verifies it (VerificationStateEntry)."""
 
     epoch: int
     lowest_sequence: int
@@ -124,7 +124,7 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the earliest open transaction; None without one."""
+        """Return the first offset of the earliest open transaction; None if no transaction is open."""
         return min(self._open.values(), default=None)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
@@ -137,10 +137,11 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
     ) -> None:
-        """Note the first batch of a transaction before the coordinator verifies it.
+        """Store the first batch of a transaction before the coordinator verifies it.
 
-        Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
-        with an epoch bump; what its first attempt said counts.
+        bumps_epoch: Whether the producer ends transactions with an epoch bump. The value of the first attempt counts.
+
+        Raise ApiError if the state of the partition shows that the epoch is fenced.
         """
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
@@ -153,7 +154,7 @@ class ProducerStates:
             found.epoch, found.lowest_sequence = epoch, sequence
 
     def duplicate(self, batch: BatchHeader) -> KeptBatch | None:
-        """Return the batch of the window that this one repeats. Sequences are compared, contents are not."""
+        """Return the stored batch that this one repeats. Only sequence numbers are compared, not contents."""
         entry = self._entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
             return None
@@ -161,7 +162,7 @@ class ProducerStates:
         return next((kept for kept in entry.batches if kept[:2] == wanted), None)
 
     def check_batch(self, batch: BatchHeader, *, is_client: bool) -> None:
-        """Raise ApiError if a leader refuses the batch. The coordinator knows its transaction already."""
+        """Raise ApiError if a leader refuses the batch. The transaction of the batch must have been verified before."""
         entry = self._entries.get(batch.producer_id)
         epoch = NO_EPOCH if entry is None else entry.epoch
         if batch.producer_epoch < epoch:
@@ -198,7 +199,7 @@ class ProducerStates:
             raise _out_of_order(batch, f"the one after {last}")
 
     def add_batch(self, batch: BatchHeader) -> None:
-        """Follow a batch of data that is in the log."""
+        """Apply a batch of data that is in the log."""
         entry = self._entries.get(batch.producer_id)
         if entry is None:
             entry = self._entries[batch.producer_id] = ProducerEntry(batch.producer_id)
@@ -214,10 +215,10 @@ class ProducerStates:
     # Markers
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
-        """Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
+        """Raise ApiError if the producer epoch or the coordinator epoch is fenced (KIP-1228).
 
-        With transaction version 2 the epoch must be higher. It may be the same if no transaction is open: the marker
-        was written already, and is written again.
+        With transaction version 2, the epoch must be higher than that of the transaction. It may be the same if no
+        transaction is open, because the marker has then been written before, and is written again.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -233,7 +234,7 @@ class ProducerStates:
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, is_aborted: bool
     ) -> CompletedTransaction | None:
-        """Follow a marker that is in the log. Return the transaction that it ended, if there was one."""
+        """Apply a marker that is in the log. Return the transaction that it ended, if any."""
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id)
@@ -242,7 +243,7 @@ class ProducerStates:
         first, entry.first_offset = entry.first_offset, None
         self._open.pop(producer_id, None)
         verification = self._verifications.get(producer_id)
-        # with the epoch bump, a marker of this epoch ends the transaction before the one that is being verified
+        # with the epoch bump, a marker of this epoch ends the previous transaction, not the one that is being verified
         if verification is not None and not (verification.bumps_epoch and verification.epoch == epoch):
             del self._verifications[producer_id]
         return None if first is None else CompletedTransaction(producer_id, first, offset, is_aborted)
@@ -263,7 +264,7 @@ class ProducerStates:
         return [entry.stored() for entry in self._entries.values()]
 
     def load(self, states: Iterable[ProducerState]) -> None:
-        """Take the entries of a snapshot."""
+        """Load the entries of a snapshot."""
         for state in states:
             entry = self._entries[state.producer_id] = ProducerEntry(state.producer_id)
             entry.epoch, entry.coordinator_epoch = state.producer_epoch, state.coordinator_epoch

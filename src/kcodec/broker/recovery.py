@@ -21,7 +21,7 @@ SEGMENT_FILES = ("index", "timeindex", "txnindex", "log", "snapshot")
 
 
 def set_aside_segment(path: Path) -> None:
-    """Move the log of a segment away, and remove its other files. path: the ``.log`` file."""
+    """Rename the log file of a segment, and remove its other files. `path` is the ``.log`` file."""
     for kind in SEGMENT_FILES:
         if kind == "log" and path.stat().st_size > 0:
             size = path.stat().st_size
@@ -33,11 +33,11 @@ def set_aside_segment(path: Path) -> None:
 
 
 def cut(path: Path, position: int) -> None:
-    """Copy what follows the last whole batch to another file, then cut it off. Raise OSError if it cannot be kept."""
+    """Copy the bytes after the last intact batch to another file, then cut them off. Raise OSError if this fails."""
     with path.open("rb+") as file:
         file.seek(position)
         data = file.read()
-        # a recovery that was killed here has left the copy, or a part of it
+        # a recovery that was killed here has left a complete or incomplete copy
         kept = next(one for one in _names(path, position) if not one.exists() or one.read_bytes() == data)
         if not kept.exists():
             _write_new(kept, data)
@@ -52,7 +52,7 @@ def cut(path: Path, position: int) -> None:
 
 
 def _names(path: Path, position: int) -> Iterator[Path]:
-    """Yield the names for removed bytes: those of an earlier recovery are not replaced."""
+    """Yield names of files for removed bytes. Files of an earlier recovery are not replaced."""
     for number in count():
         yield path.with_name(f"{path.name}.corrupt-at-{position}{f'.{number}' if number else ''}")
 

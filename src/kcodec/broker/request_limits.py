@@ -20,7 +20,7 @@ _ACKS_AND_TIMEOUT_BYTES, _UUID_BYTES = 6, 16
 def check_size(settings: BrokerSettings, key: int, version: int, view: memoryview, position: int) -> None:
     """Raise LimitExceededError if a request may take long to decode, DecodeError if it is corrupt.
 
-    position: where the message begins in `view`.
+    position: Position of the message in `view`.
     """
     most = settings.max_bytes_without_records
     if len(view) <= most:
@@ -32,7 +32,7 @@ def check_size(settings: BrokerSettings, key: int, version: int, view: memoryvie
 
 
 class _ProduceFields:
-    """A position in a Produce request, which moves over its fields."""
+    """A position in a Produce request, which advances over the fields."""
 
     def __init__(self, view: memoryview, position: int, *, is_compact: bool) -> None:
         self._view = view
@@ -56,7 +56,7 @@ class _ProduceFields:
             self._skip_tags()
 
     def _length(self, size: int) -> int:
-        """Read a length of `size` bytes, or a compact one, which is greater by 1."""
+        """Read a length of `size` bytes, or a compact length, which is stored as the length plus 1."""
         if self._is_compact:
             value, self._position = read_unsigned_varint(self._view, self._position)
             return value - 1

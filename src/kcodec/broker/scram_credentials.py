@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCRAM credentials: what a broker stores of passwords, in records of ``__cluster_metadata``.
+"""SCRAM credentials: the form in which a broker stores passwords, in records of ``__cluster_metadata``.
 
 A user gets the first credential from the setting `users`, and AlterUserScramCredentials changes it. A start must
 distinguish the two. The salt of a credential from `users` therefore has a form that no other salt has.
@@ -28,7 +28,7 @@ _SALT_HALF = 16
 
 
 class ScramCredential(NamedTuple):
-    """What a broker stores of a password for SCRAM (RFC 5802)."""
+    """The stored form of a password for SCRAM (RFC 5802)."""
 
     salt: bytes
     stored_key: bytes
@@ -41,7 +41,7 @@ class ScramCredential(NamedTuple):
         return self.salt == _salt_of_settings(self.salt[:_SALT_HALF])
 
     def has_password(self, mechanism: str, password: Secret) -> bool:
-        """Return whether the credential is that of a password."""
+        """Return whether the credential belongs to this password."""
         return self == password_credential(mechanism, password, self.salt, self.iterations)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ def credential_record(name: str, mechanism: str, credential: ScramCredential) ->
 
 
 def credential_of_record(record: messages.UserScramCredentialRecord) -> ScramCredential:
-    """Return the credential that a record of the metadata log holds."""
+    """Return the credential in a record of the metadata log."""
     salt, stored_key = bytes(record.salt), bytes(record.stored_key)
     return ScramCredential(salt, stored_key, bytes(record.server_key), record.iterations)
 
@@ -94,11 +94,11 @@ def changes_of_users(
 ) -> Iterator[MetadataRecord]:
     """Yield the records that the setting `users` adds to the metadata log at a start.
 
-    known:      the credentials in the log, by user and mechanism.
-    configured: the latest credentials that came from `users`; AlterUserScramCredentials may have replaced them.
+    known:      Credentials in the log, by user and mechanism.
+    configured: Latest credentials from `users`, which AlterUserScramCredentials may have replaced.
 
-    A password that has been altered stays, until the password in `users` changes. A user that is not in `users` any
-    more loses its credential, unless it has been altered. Without any users, all credentials stay.
+    An altered password stays in effect until the password in `users` changes. A user that is no longer in `users` loses
+    its credential, unless the credential has been altered. If `users` is empty, all credentials stay.
     """
     for mechanism in filter(HASHES.__contains__, mechanisms):
         for name, password in users.items():

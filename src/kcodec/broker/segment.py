@@ -27,7 +27,7 @@ WARM_ENTRIES = 8192 // OFFSET_ENTRY.size
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch is."""
+    """The position of a batch in a segment."""
 
     base_offset: int
     last_offset: int
@@ -77,7 +77,7 @@ class Segment:
     # Appending
 
     def append(self, data: bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Write a batch to the end. Raise OSError if it cannot be written; the log is then as before."""
+        """Append a batch. Raise OSError if it cannot be written; the log is then unchanged."""
         if self._directory is None:
             self._chunks.append(data)
         else:
@@ -86,7 +86,7 @@ class Segment:
         self.write_derived()
 
     def _write(self, file: int, data: bytes) -> None:
-        """Write a batch, or raise OSError. What was written of it is cut off, now or before the next batch."""
+        """Write a batch, or raise OSError. An incompletely written batch is cut off, now or before the next batch."""
         self.cut_torn()
         try:
             written = os.write(file, data)
@@ -100,13 +100,14 @@ class Segment:
             raise
 
     def cut_torn(self) -> None:
-        """Cut off what a failed write has left of a batch. Raise OSError: no batch and no segment may follow it."""
+        """Cut off an incomplete batch after a failed write. Raise OSError if this fails: then no batch and no segment
+        may follow."""
         if self._is_torn:
             os.ftruncate(self._opened(), self.size)
             self._is_torn = False
 
     def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
-        """Note a batch that is at the end of the file, and its entries of the indexes (LogSegment.append)."""
+        """Store the position of a batch at the end of the file, and its index entries (LogSegment.append)."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
         if self._bytes_since_index > INDEX_INTERVAL_BYTES:
@@ -131,16 +132,16 @@ class Segment:
             self._derive("timeindex", entry)
 
     def add_aborted(self, entry: TransactionIndexEntry) -> None:
-        """Note an aborted transaction whose marker is in this segment."""
+        """Store an aborted transaction whose marker is in this segment."""
         self.aborted.append(entry)
         self._derive("txnindex", TRANSACTION_ENTRY.pack(*entry))
 
     def keep_snapshot(self, data: bytes) -> None:
-        """Keep the snapshot of the producers at the first offset."""
+        """Store the snapshot of the producers at the first offset."""
         self._derive("snapshot", data)
 
     def end(self) -> None:
-        """Complete the files of a segment that nothing is appended to any more."""
+        """Complete the files of a segment to which nothing more is appended."""
         if len(self):
             self._index_time()
 
@@ -152,7 +153,7 @@ class Segment:
             self._are_derived_written = False
 
     def write_derived(self) -> None:
-        """Write the entries of indexes that are not in their files yet. What cannot be written now is kept."""
+        """Write the index entries that are not in their files yet. Keep the entries that cannot be written now."""
         if not self._are_derived_written:
             written = [one.write() for one in self._derived.values()]
             self._are_derived_written = all(written)
@@ -164,7 +165,7 @@ class Segment:
         return self._file
 
     def close(self) -> None:
-        """Close the file. A read opens it only for itself, and an append opens it until the next `close`."""
+        """Close the file. A later read opens it and closes it again; a later append opens it until the next `close`."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -180,30 +181,31 @@ class Segment:
     # Reading
 
     def batch_at_or_after(self, offset: int) -> int | None:
-        """Return the number of the first batch whose last offset is not below `offset`."""
+        """Return the index of the first batch whose last offset is at least `offset`."""
         number = bisect_left(self._last_offsets, offset)
         return number if number < len(self) else None
 
     def batch(self, number: int) -> BatchPosition:
-        """Return where a batch is."""
+        """Return the position of a batch."""
         position = self._positions[number]
         end = self._positions[number + 1] if number + 1 < len(self) else self.size
         return BatchPosition(self._base_offsets[number], self._last_offsets[number], position, end - position)
 
     def batch_from_time(self, timestamp: int, offset: int) -> int | None:
-        """Return the number of the first batch, not before `offset`, whose largest timestamp is not below this one."""
+        """Return the index of the first batch from `offset` on whose largest timestamp is at least this one."""
         for number in range(bisect_left(self._last_offsets, offset), len(self)):
             if self._timestamps[number] >= timestamp:
                 return number
         return None
 
     def position_of(self, offset: int) -> int:
-        """Return the position of the first batch that does not end before `offset`; the size without one."""
+        """Return the position in bytes of the first batch whose last offset is at least `offset`; the size if none
+        exists."""
         number = self.batch_at_or_after(offset)
         return self.size if number is None else self._positions[number]
 
     def read(self, position: int, size: int) -> bytes:
-        """Return bytes from the beginning of a batch on."""
+        """Return bytes from the beginning of a batch."""
         if self._directory is not None:
             return self._read_file(position, size)
         number = bisect_left(self._positions, position)
@@ -226,8 +228,8 @@ class Segment:
     def upper_bound_offset(self, position: int) -> int | None:
         """Return the offset of an index entry from `position` on, as Kafka finds it (OffsetIndex, AbstractIndex).
 
-        Its binary search does not look whether the entry that is left at the end is the wanted one. An entry exactly at
-        `position` is therefore missed at times, and more aborted transactions are listed than necessary.
+        Kafka's binary search does not check the last remaining entry. It therefore sometimes misses an entry exactly at
+        `position`, and the response lists more aborted transactions than necessary.
         """
         entries, count = self._index_positions, len(self._index_positions)
         if not count:

@@ -34,7 +34,7 @@ LISTEN_BACKLOG = 1024
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, server: Server, listener: Listener) -> None:
         self._server = server
@@ -78,21 +78,21 @@ class _Connection(asyncio.BufferedProtocol):
         self._frames.clear()
 
     def close(self) -> None:
-        """Close without waiting for what is not sent yet."""
+        """Close without waiting for unsent responses."""
         transport = self._transport or self._closing
         if transport is not None:
             transport.abort()
             self._transport = None
 
     def drop(self) -> None:
-        """Close, and forget the requests that are not handled yet, which the server does not count any more."""
+        """Close, and drop the requests that are not handled yet, so that the server no longer counts them."""
         self.held_bytes = self._waiting_bytes = 0
         self._frames.clear()
         self.close()
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes of responses that the client has not read."""
+        """The number of bytes of responses that the client has not read."""
         transport = self._transport or self._closing
         return 0 if transport is None else transport.get_write_buffer_size()
 
@@ -116,7 +116,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _count_held(self) -> None:
-        """Report to the server how many bytes of requests have arrived and are not handled yet."""
+        """Report to the server the number of bytes of requests that have arrived and are not handled yet."""
         if self._transport is None:
             return
         held = self._reader.unfinished_bytes + self._waiting_bytes
@@ -134,7 +134,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _serve(self) -> None:
-        """Handle the next requests, until one waits for its response."""
+        """Handle the next requests, until a request waits for its response."""
         if self._is_serving:
             return
         self._is_serving = True
@@ -156,7 +156,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _reply(self, waiting: list[Any], parts: Any) -> None:
-        """Send the response to a request, after those to the requests before it."""
+        """Send the response to a request, after the responses to all earlier requests."""
         if self._replies and self._replies[-1] is waiting:
             self._is_busy = False
         waiting.append(parts)
@@ -202,7 +202,7 @@ class Server:
         self._wakeup: asyncio.TimerHandle | None = None
 
     def has_too_many(self) -> bool:
-        """Return whether there are more connections than the limit, those in a TLS handshake included."""
+        """Return whether there are more connections than the limit, including connections in a TLS handshake."""
         total = len(self.connections) + len(self._handshakes)
         before, self._is_full = self._is_full, total > self._most_connections
         if self._is_full and not before:
@@ -215,7 +215,7 @@ class Server:
         return self._is_full
 
     def handshake_began(self, socket: ListenerTls) -> None:
-        """Count a socket that has been accepted, until it is lost or becomes a connection."""
+        """Count an accepted socket, until it is lost or becomes a connection."""
         self._handshakes.add(socket)
         if self.has_too_many():
             socket.abort()
@@ -252,7 +252,7 @@ class Server:
             connection.close()
 
     async def start(self) -> None:
-        """Listen, and note which ports are taken. Raise OSError."""
+        """Listen, and store the ports in the listeners. Raise OSError."""
         self._loop = asyncio.get_running_loop()
         for listener in self.core.listeners:
             await self._listen(listener)
@@ -260,7 +260,7 @@ class Server:
         self._plan()
 
     async def _listen(self, listener: Listener) -> None:
-        """Listen. asyncio uses one number for the queue and for the connections that it accepts at once."""
+        """Listen. asyncio uses one number for the backlog and for the number of connections that it accepts at once."""
         protocol, loop = self._protocol_of(listener), asyncio.get_running_loop()
         try:
             found = await loop.create_server(protocol, listener.host, listener.port, backlog=MOST_ACCEPTED_AT_ONCE)
@@ -280,7 +280,7 @@ class Server:
                 same.listen(LISTEN_BACKLOG)
 
     def _protocol_of(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
-        """Return what makes the protocol of a new socket: a connection, behind TLS if the listener has it."""
+        """Return a factory for the protocol of a new socket: a connection, behind TLS if the listener uses TLS."""
         if not listener.has_tls:
             return lambda: _Connection(self, listener)
         context = server_context(self.core.settings)
@@ -288,7 +288,7 @@ class Server:
         return lambda: ListenerTls(context, _Connection(self, listener), began, ended)
 
     def _plan(self) -> None:
-        """Wake up at the next timer."""
+        """Schedule a wake-up for the next timer."""
         if self._loop is None:
             return
         delay = self.core.clock.next_delay_ms()
@@ -321,7 +321,7 @@ class Server:
 
 
 def _most_connections(allowed: int) -> int:
-    """Return max_connections, or what the limit of open files (RLIMIT_NOFILE) leaves of it."""
+    """Return max_connections, or a lower number if the limit of open files (RLIMIT_NOFILE) requires it."""
     with contextlib.suppress(ImportError):  # a system without this limit
         import resource
 

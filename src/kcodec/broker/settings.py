@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the broker, with the defaults of Kafka 4.3. A comment has the name of Kafka's setting, if any."""
+"""The settings of the broker. A comment gives the name of the setting in Kafka, and Kafka's default if it differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcodec.broker.api import ApiError, Listener
 
 MIB = 1 << 20
 _HIGHEST = (1 << 31) - 1
-#: The least and the greatest value of the settings that are not times; those of a time are 0 and the greatest int64.
+#: The smallest and the largest value of settings that are not times. A time is between 0 and the largest int64.
 _RANGES: dict[str, tuple[int, int]] = {
     "node_id": (0, _HIGHEST),
     "seed": (-(1 << 63), (1 << 63) - 1),
@@ -36,7 +36,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "fetch_max_bytes": (1024, _HIGHEST),
     "max_fetch_sessions": (0, _HIGHEST),
 }
-#: What the values of the other settings are, by the type in the class.
+#: The types of the other settings, by the annotation in the class, and their names in errors.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
     "str": ((str,), "a string"),
@@ -47,7 +47,7 @@ _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 HIGHEST_PORT = 65_535
-# A time of 0 between two runs of the same work would leave no time for anything else.
+# Intervals that must not be 0, because the same work would then run again and again.
 _PERIODS = (
     "retention_check_interval_ms",
     "transaction_timeout_scan_ms",
@@ -58,67 +58,68 @@ _PERIODS = (
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings of a broker: the keyword arguments of Broker. Times are in ms, sizes in bytes.
+    """The settings of a broker, which are keyword arguments of Broker. Times are in milliseconds, sizes in bytes.
 
-    node_id:             Number of the only node.
+    node_id:             Id of the only node.
     cluster_id:          Id of the cluster.
     transaction_version: Level of the feature transaction.version: 0, 1 or 2 (KIP-890).
-    seed:                Seed of all that is random: member ids, topic ids, probabilities of fault rules.
-    group_version:       1 has the consumer group protocol of KIP-848, 0 only the classic one.
-    max_versions:        Highest versions of APIs, to behave as an older broker: {"Produce": 8}. -1 leaves the API out.
+    seed:                Seed of all random numbers: member ids, topic ids, probabilities of fault rules.
+    group_version:       1: consumer protocol (KIP-848) and classic protocol; 0: only the classic protocol.
+    max_versions:        Highest versions of APIs, to imitate an older broker: {"Produce": 8}. -1 removes the API.
 
     auto_create_topics:  Whether a Metadata request creates the topics that it names.
-    default_partitions:  Partitions of a topic that is created without a number.
-    topic_defaults:      Defaults of topic settings, by Kafka's names: {"max.message.bytes": "2000000"}.
+    default_partitions:  Number of partitions of a topic that is created without this number.
+    topic_defaults:      Defaults of topic settings, with Kafka's names: {"max.message.bytes": "2000000"}.
     retention_check_interval_ms: Interval between two checks for segments that retention removes.
 
-    transaction_topic_partitions: Partitions of `__transaction_state`.
-    max_transaction_timeout_ms:   Longest transaction timeout that InitProducerId may request.
+    transaction_topic_partitions: Number of partitions of `__transaction_state`.
+    max_transaction_timeout_ms:   Maximum transaction timeout in an InitProducerId request.
     transaction_timeout_scan_ms:  Interval between two checks for transactions that have timed out.
-    transactional_id_expiration_ms: A transactional id that is not used for this time is forgotten.
+    transactional_id_expiration_ms: The broker removes a transactional id that is not used for this time.
     transactional_id_scan_ms:     Interval between two checks for such ids.
     marker_delay_ms:              Time between the decision about a transaction (EndTxn) and its markers.
     producer_id_expiration_ms:    A partition forgets a producer that has written nothing for this time.
     verifies_transactions:        Whether a leader verifies the transactions of older clients with the coordinator.
 
-    offsets_topic_partitions:  Partitions of `__consumer_offsets`.
-    offset_metadata_max_bytes: Longest metadata of a committed offset.
-    offsets_retention_ms:      Committed offsets of a group without members are removed after this time.
+    offsets_topic_partitions:  Number of partitions of `__consumer_offsets`.
+    offset_metadata_max_bytes: Maximum size of the metadata of a committed offset.
+    offsets_retention_ms:      The broker removes committed offsets of a group without members after this time.
     offsets_retention_check_interval_ms: Interval between two checks for such offsets.
-    group_initial_rebalance_delay_ms: Time that the first rebalance of a classic group waits for further members.
-    group_min_session_timeout_ms: Shortest session timeout of a classic member.
-    group_max_session_timeout_ms: Longest session timeout of a classic member.
-    group_max_size:            Most members of a classic group.
-    group_consumer_max_size:   Most members of a group of KIP-848.
-    group_consumer_session_timeout_ms:     Session timeout of the members of KIP-848.
-    group_consumer_heartbeat_interval_ms:  Heartbeat interval of the members of KIP-848.
-    group_consumer_assignment_interval_ms: Shortest time between two new assignments of a group of KIP-848.
+    group_initial_rebalance_delay_ms: Time for which the first rebalance of a classic group waits for more members.
+    group_min_session_timeout_ms: Minimum session timeout of a member of a classic group.
+    group_max_session_timeout_ms: Maximum session timeout of a member of a classic group.
+    group_max_size:            Maximum number of members of a classic group.
+    group_consumer_max_size:   Maximum number of members of a group of the consumer protocol (KIP-848).
+    group_consumer_session_timeout_ms:     Session timeout of members of the consumer protocol.
+    group_consumer_heartbeat_interval_ms:  Heartbeat interval of members of the consumer protocol.
+    group_consumer_assignment_interval_ms: Minimum time between two assignments of a group of the consumer protocol.
 
     listeners:       Ports by security protocol; port 0 takes a free port: {"PLAINTEXT": 0, "SASL_SSL": 9093}.
-                     Empty: one listener, with TLS if there is ssl_certfile, and with SASL if there are sasl_mechanisms.
-    ssl_certfile:    Certificate of the broker in PEM, with the key unless ssl_keyfile has it. None: no TLS.
-    ssl_keyfile:     Key of the certificate in PEM.
+                     If empty, there is one listener: with TLS if ssl_certfile is set, with SASL if sasl_mechanisms is
+                     set.
+    ssl_certfile:    PEM file with the certificate of the broker, and its key if ssl_keyfile is not set. None: no TLS.
+    ssl_keyfile:     PEM file with the key of the certificate.
     ssl_password:    Password of the key.
-    ssl_cafile:      Authority of the certificates of clients in PEM.
-    ssl_client_auth: Whether clients have a certificate: "none", "requested" or "required".
-    sasl_mechanisms: Mechanisms of logins: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Without one, clients do not log in.
+    ssl_cafile:      PEM file with the authority that signs the certificates of clients.
+    ssl_client_auth: Whether the broker requests client certificates: "none", "requested" or "required".
+    sasl_mechanisms: Login mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. If empty, clients do not log in.
     users:           Names and passwords of the users. Their SCRAM credentials are written to the metadata log, where
                      AlterUserScramCredentials changes them: an altered password stays in effect at the next start,
                      unless the password here has changed. A deleted credential is written again. A user that is
                      removed here loses its credential, unless it has been altered. PLAIN uses only the passwords here.
-    sasl_session_ms: A client has to log in again after this time (KIP-368). 0: never.
+    sasl_session_ms: Time after which a client must log in again (KIP-368). 0: never.
 
-    max_request_bytes:  Size of the largest request. A connection that announces a larger one is closed.
-    max_bytes_without_records: Size of the largest request that is not a Produce, so that no request takes long to read.
-    max_partitions_per_request: Most partitions of a Produce request.
-    max_incomplete_bytes: Bytes of requests that have arrived only in part, or wait for an earlier one. Above it, the
-                        connections that have been sending longest are closed.
-    max_connections:    Most connections at a time. Further ones are closed. The limit of open files of the process
-                        lowers it, so that files are left to the logs.
-    max_unsent_bytes:   Bytes of responses that clients have not read. Above it, the connections that have waited
-                        longest are closed.
-    fetch_max_bytes:    Size of the largest response to a Fetch request, if its first batch is not larger.
-    max_fetch_sessions: Most fetch sessions (KIP-227). Further clients fetch without a session.
+    max_request_bytes:  Maximum size of a request. The broker closes a connection that announces a larger one.
+    max_bytes_without_records: Maximum size of a request that is not a Produce request. Decoding then takes little time.
+    max_partitions_per_request: Maximum number of partitions of a Produce request.
+    max_incomplete_bytes: Maximum size of all requests that have arrived only in part, or wait for an earlier request.
+                        Above it, the broker closes the connections that have been sending for the longest time.
+    max_connections:    Maximum number of connections. The broker closes further ones. The limit is lower if the process
+                        may open few files, so that enough files remain for the logs.
+    max_unsent_bytes:   Maximum size of all responses that clients have not read. Above it, the broker closes the
+                        connections that have waited for the longest time.
+    fetch_max_bytes:    Maximum size of a response to a Fetch request, unless its first batch is larger.
+    max_fetch_sessions: Maximum number of fetch sessions (KIP-227). Further clients fetch without a session.
 
     Raise TypeError or ValueError if a value is invalid.
     """
@@ -157,7 +158,7 @@ class BrokerSettings:
     group_consumer_max_size: int = 1_000  # Kafka: unlimited
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
-    group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka 4.3: 1000
+    group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka: 1000
     offsets_retention_check_interval_ms: int = 600_000
 
     # Security
@@ -205,13 +206,16 @@ class BrokerSettings:
 
 
 def listeners_at(settings: BrokerSettings, host: str, port: int) -> list[Listener]:
-    """Return the listeners. port: of the only one, if `listeners` is empty."""
+    """Return the listeners. If `listeners` is empty, the only listener has `port`."""
     protocol = ("SASL_" if settings.sasl_mechanisms else "") + ("SSL" if settings.ssl_certfile else "PLAINTEXT")
     return [Listener(name, host, one) for name, one in (settings.listeners or {protocol: port}).items()]
 
 
 def check_logins(settings: BrokerSettings, *, has_credentials: bool) -> None:
-    """Raise ValueError if no client can ever log in. has_credentials: whether the metadata log may have some."""
+    """Raise ValueError if no client can ever log in.
+
+    has_credentials: Whether the metadata log may contain SCRAM credentials.
+    """
     has_scram = any(name != "PLAIN" for name in settings.sasl_mechanisms)
     is_open = any(not protocol.startswith("SASL") for protocol in settings.listeners)
     if settings.sasl_mechanisms and not settings.users and not (has_scram and (has_credentials or is_open)):
@@ -234,7 +238,7 @@ def _check_security(settings: BrokerSettings) -> None:
     if not isinstance(users, dict) or not all(
         isinstance(text, str) and text for pair in users.items() for text in pair
     ):
-        raise TypeError("users must be a dict of names and passwords, none of them empty")  # without its value
+        raise TypeError("users must be a dict of names and passwords, none of them empty")  # without secrets
     if users and not settings.sasl_mechanisms:
         raise ValueError("users require sasl_mechanisms: without one, no client logs in")
 

@@ -17,11 +17,11 @@ INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 class TopicConfig(NamedTuple):
     """A setting of topics.
 
-    default:     Kafka's default.
-    type:        One of the types above.
-    broker_name: The setting of the broker that is its default; None without one.
-    least, most: The range of a number; without `most`, that of its type.
-    choices:     What a string, or each item of a list, may be; empty for any value.
+    default:     Default value in Kafka.
+    type:        Type of the value: one of the constants above.
+    broker_name: Setting of the broker that determines the default; None if no such setting exists.
+    least, most: Range of a number. Without `most`, the type limits the number.
+    choices:     Allowed values of a string, or of each item of a list. If empty, any value is allowed.
     """
 
     default: str
@@ -86,7 +86,7 @@ def items_of(value: str) -> list[str]:
 
 
 def check(name: str, value: str) -> None:
-    """Raise ApiError with INVALID_CONFIG for a setting that does not exist, or a value that it cannot have."""
+    """Raise ApiError (INVALID_CONFIG) if a setting does not exist, or if its value is invalid."""
     config = CONFIGS.get(name)
     if config is None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")

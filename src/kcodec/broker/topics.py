@@ -52,7 +52,7 @@ class Partition:
     log: PartitionLog
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Raise ApiError if a client knows another leader epoch; -1 is any."""
+        """Raise ApiError if a client names another leader epoch. With -1, the client names none."""
         if 0 <= epoch < self.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is behind {self.leader_epoch}")
         if epoch > self.leader_epoch:
@@ -60,7 +60,7 @@ class Partition:
 
 
 class Topic:
-    """A topic. configs: its own settings; `config` gives every setting."""
+    """A topic. `configs` contains only the settings of the topic itself; `config` returns any setting."""
 
     def __init__(self, name: str, topic_id: UUID, defaults: Mapping[str, str]) -> None:
         self.name = name
@@ -72,11 +72,11 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether only the broker writes it."""
+        """Whether only the broker writes to the topic."""
         return self.name in INTERNAL_TOPICS
 
     def config(self, name: str) -> str:
-        """Return a setting: the topic's own, the broker's or Kafka's default."""
+        """Return a setting: the value of the topic, the value of the broker, or the default."""
         return self.configs.get(name) or self._defaults.get(name) or topic_configs.CONFIGS[name].default
 
     def log_settings(self) -> LogSettings:
@@ -86,7 +86,7 @@ class Topic:
         return self._log_settings
 
     def forget_settings(self) -> None:
-        """Read the settings again from now on."""
+        """Discard cached settings, so that they are computed again."""
         self._log_settings = None
 
     def partition(self, number: int) -> Partition | None:
@@ -97,7 +97,7 @@ class Topic:
 class Topics:
     """All topics of the broker.
 
-    directory: of the logs; None keeps them in memory.
+    directory: Directory of the logs. None keeps them in memory.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None) -> None:
@@ -129,7 +129,7 @@ class Topics:
                 self._load()
             self.random = random.Random(f"{settings.seed}/{self._registrations}")
             self._register()
-        except BaseException:  # raised again, with the files closed; the caller gets no object that it could close
+        except BaseException:  # the files are closed here, because the caller gets no object to close
             self.close(is_clean=False)
             raise
 
@@ -162,12 +162,12 @@ class Topics:
         return sorted(self._by_name)
 
     def partition(self, name: str, number: int) -> Partition | None:
-        """Return a partition; None if it or its topic does not exist."""
+        """Return a partition; None if the partition or its topic does not exist."""
         topic = self._by_name.get(name)
         return None if topic is None else topic.partition(number)
 
     def new_uuid(self) -> UUID:
-        """Return a random id of version 4."""
+        """Return a random UUID of version 4."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
     # Changes
@@ -196,7 +196,7 @@ class Topics:
         """Create a topic. Raise ApiError."""
         configs = dict(configs or {})
         self.check_new(name, partitions, configs)
-        if not self._are_starts_kept and not self.keep_starts():  # a deleted topic of the same name may be in the file
+        if not self._are_starts_kept and not self.keep_starts():  # the file may name a deleted topic
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{LOG_START_OFFSETS} cannot be written")
         self._remove_files(name, range(partitions))
         topic_id = self.new_uuid()
@@ -208,7 +208,7 @@ class Topics:
         return self._by_name[name]
 
     def create_internal(self, name: str) -> Topic:
-        """Return an internal topic, created if it does not exist."""
+        """Return an internal topic. Create it if it does not exist."""
         found = self._by_name.get(name)
         if found is not None:
             return found
@@ -228,13 +228,13 @@ class Topics:
         self.on_deleted(topic.name)
 
     def add_partitions(self, topic: Topic, total: int) -> None:
-        """Add partitions up to `total`, which has been checked. Raise ApiError."""
+        """Add partitions until the topic has `total`, which the caller has checked. Raise ApiError."""
         added = range(len(topic.partitions), total)
         self._remove_files(topic.name, added)
         self._write(*(self._partition_record(topic.id, number) for number in added))
 
     def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace the topic's own settings, which have been checked."""
+        """Replace the settings of the topic itself, which the caller has checked."""
         changed = [_config(topic.name, name, value) for name, value in configs.items()]
         self._write(*changed, *(_config(topic.name, name, None) for name in topic.configs if name not in configs))
 
@@ -253,7 +253,7 @@ class Topics:
         self._write(messages.PartitionChangeRecord(partition_id=partition.number, topic_id=topic.id, leader=node))
 
     def next_producer_id(self) -> int:
-        """Return a producer id that was never given out; blocks of 1000 are written to the log."""
+        """Return a producer id that was never allocated before. Blocks of 1000 ids are written to the log."""
         if self._next_producer_id == self._end_of_block:
             record = messages.ProducerIdsRecord(
                 broker_id=self._settings.node_id,
@@ -317,7 +317,7 @@ class Topics:
         for topic, partition in self.partitions():
             partition.log.load(self._starts.get((topic.name, partition.number), 0))
         if self._starts.keys() - {(topic.name, one.number) for topic, one in self.partitions()}:
-            self.keep_starts()  # a kill came between the deletion of a topic and this file
+            self.keep_starts()  # the broker may have been killed before it wrote this file
 
     def _apply(self, record: MetadataRecord, *, is_new: bool) -> None:
         match record:
@@ -376,8 +376,8 @@ class Topics:
         return None if self.directory is None else self.directory / f"{topic}-{partition}"
 
     def _remove_files(self, topic: str, partitions: Iterable[int]) -> None:
-        """Remove files that remain of a deleted topic. Raise ApiError if that fails, or if there are other files: no
-        new topic may write to them."""
+        """Remove the remaining files of a deleted topic. Raise ApiError if this fails, or if the directory has other
+        files, because a new topic must not write to them."""
         for number in partitions:
             home, reason = self._home(topic, number), "was not written by this broker; move it away"
             if home is not None and (topic, number) in self._removed:
@@ -407,7 +407,7 @@ class Topics:
         return self._are_starts_kept
 
     def apply_retention(self) -> None:
-        """Delete what the settings of the topics do not keep, and forget idle producers."""
+        """Delete segments according to the settings of the topics, and forget idle producers."""
         before = self._clock.now_ms() - self._settings.producer_id_expiration_ms
         for topic, partition in self.partitions():
             try:
@@ -440,7 +440,7 @@ def check_name(name: str) -> None:
 
 
 def _unified(name: str) -> str:
-    """Return the name as metrics have it: names that differ in this way only collide."""
+    """Return the name as it appears in metrics. Two names collide if they are equal in this form."""
     return name.replace(".", "_")
 
 

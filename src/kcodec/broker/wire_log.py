@@ -25,10 +25,15 @@ MOST_BYTES = 64 << 20
 class WireEntry:
     """One request, and its response as far as there is one.
 
-    time_ms: when it arrived. connection_id: number of the connection. client_id: of the client.
-    correlation_id: that of the request. api, version: its API. fault: the rule that was applied to it, or None.
-    response: None for a request without a response (yet). Both are messages of kcodec.protocol.
-    size: bytes of the request frame, and of the response once it is there.
+    time_ms:        Time of arrival, in ms since 1970.
+    connection_id:  Number of the connection.
+    client_id:      Client id of the request.
+    correlation_id: Correlation id of the request.
+    api, version:   Name and version of the API.
+    request:        The request, a message of kcodec.protocol.
+    size:           Bytes of the request frame, and of the response frame once it exists.
+    fault:          The rule that was applied to the request, or None.
+    response:       The response, a message of kcodec.protocol. None if there is no response, or not yet.
     """
 
     time_ms: int
@@ -47,7 +52,7 @@ class WireEntry:
 class WireLog:
     """The latest requests and responses: at most MOST_ENTRIES, and at most MOST_BYTES of both.
 
-    on_response: called with each entry when its response is sent.
+    on_response: Called with each entry when its response is sent.
     """
 
     def __init__(self) -> None:
@@ -62,13 +67,13 @@ class WireLog:
         return iter(list(self._entries))
 
     def add(self, entry: WireEntry) -> None:
-        """Note a request."""
+        """Add a request, and remove the oldest entries above the limits."""
         self._entries.append(entry)
         self._bytes += entry.size
         self._forget_oldest()
 
     def add_response(self, entry: WireEntry, size: int) -> None:
-        """Count the bytes of a response, which is in the entry."""
+        """Count the bytes of the response that has been added to an entry."""
         if entry._is_kept:
             entry.size += size
             self._bytes += size
@@ -126,7 +131,7 @@ class TraceFile:
         """Close the file. A second call does nothing."""
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # it writes what a failed write has left in the buffer
+            with contextlib.suppress(OSError):  # close also writes what a failed write has left in the buffer
                 file.close()
 
 

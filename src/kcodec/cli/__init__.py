@@ -23,7 +23,7 @@ from kcodec.errors import KcodecError
 
 __all__ = ["COMMANDS", "ExitStatus", "main", "run"]
 
-# command, which is also the name of its module below kcodec.cli -> what it does
+# Summary of each command, whose name is also that of its module in kcodec.cli.
 COMMANDS = {
     "dump": "print the contents of files of a log directory: batches, records, indexes, checkpoints",
     "check": "report what is wrong with files of a log directory, and what to do about it",
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, output: Output | None = None) -
 
 
 def _text_of(error: Exception) -> str:
-    """Return an error as one line; for an OSError of the system the file and the reason."""
+    """Return an error as one line. For an OSError of the system, return the file and the reason."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
     return str(error)
@@ -112,5 +112,5 @@ def run() -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError):  # see Output.say
             sys.stderr.flush()
-    # os._exit: nothing is left to flush, and threads that still read ahead have nothing to say any more
+    # os._exit, because nothing is left to flush, and the messages of threads that read ahead are not needed
     os._exit(status)

@@ -78,7 +78,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Run the broker until a signal comes."""
+    """Run the broker until a signal arrives."""
     from kcodec.broker import Broker, parse_rule
 
     listeners = dict(_number_of("--listener", text, "PROTOCOL=PORT, for example SSL=9093") for text in options.listener)
@@ -137,7 +137,8 @@ def _check_login(options: argparse.Namespace, listeners: dict[str, int]) -> None
 
 
 def users_of_file(path: str) -> dict[str, str]:
-    """Return the names and passwords of a file. Raise UsageError, which shows no line: it may hold a password."""
+    """Return the names and passwords in a file. Raise UsageError without the text of a line, which may contain a
+    password."""
     found: dict[str, str] = {}
     for number, line in enumerate(Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         where = f"--users {path}, line {number}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError
-from kcodec.log.java_properties import read_properties
+from kcodec.java_properties import read_properties
 
 if TYPE_CHECKING:
     from kcodec.client import Admin
@@ -32,7 +32,10 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 def add_broker_options(
     parser: argparse.ArgumentParser, *, is_required: bool = True, clients: tuple[str, ...] = ()
 ) -> None:
-    """-b, -X and -F. clients: the clients of a command that has several; each gets its own options."""
+    """Add the options -b, -X and -F.
+
+    clients: Clients of the command, if there are several. Each gets only its own options.
+    """
     parser.set_defaults(clients=clients)
     parser.add_argument(
         "-b",
@@ -58,9 +61,10 @@ def add_broker_options(
 
 
 def broker_options(options: argparse.Namespace, client: str | None = None) -> dict[str, Any]:
-    """Return the options of a client from those of a command. Raise UsageError for an invalid property.
+    """Return the options of a client from the options of a command. Raise UsageError for an invalid property.
 
-    client: "Admin", "producer", "consumer" or "read_topic", which gets only its own options; None: of all clients.
+    client: "Admin", "producer", "consumer" or "read_topic", which gets only its own options. None: options of all
+    clients.
     """
     from kcodec.client.properties import options_of_property
 
@@ -79,8 +83,8 @@ def broker_options(options: argparse.Namespace, client: str | None = None) -> di
 def _is_option_of(client: str, ours: str, where: str, name: str, options: argparse.Namespace) -> bool:
     """Return whether a client has an option.
 
-    If no client of the command has the option, raise UsageError, unless another command has it and it comes from a
-    file, which the commands can share: then log a WARNING, once.
+    If no client of the command has the option, raise UsageError. If the option comes from a file, which several
+    commands can share, and another command has it, log one WARNING instead.
     """
     from kcodec.client.properties import accepts, meant_option, owner_of, warn_unused
 
@@ -103,7 +107,7 @@ def _is_option_of(client: str, ours: str, where: str, name: str, options: argpar
 
 
 def refuse_broker_options(options: argparse.Namespace, **more: Any) -> None:
-    """Refuse options that have no effect on files. more: others than -X and -F, with their values."""
+    """Refuse options that have no effect on files. `more` has options in addition to -X and -F, with their values."""
     given = {"-X": options.properties, "-F": options.properties_file, **more}
     for flag, value in given.items():
         if value is not None and value != []:
@@ -130,7 +134,7 @@ def client_options(options: argparse.Namespace, client: str, **given: Any) -> di
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn the TypeError of an option that a client does not have into a UsageError."""
+    """Convert the TypeError for an option that a client does not have to a UsageError."""
     try:
         yield
     except TypeError as error:
@@ -138,7 +142,7 @@ def usage_errors() -> Iterator[None]:
 
 
 def partial_results(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
-    """Return the results of a call on several items. What failed is reported on stderr, and the status is ERROR."""
+    """Return the results of a call on several items. Report errors on stderr; the status is then ERROR."""
     from kcodec.client import AdminError
 
     try:
@@ -155,7 +159,7 @@ def say_errors(errors: Mapping[Any, Any], output: Output) -> ExitStatus:
 
 
 def _of_argument(given: str) -> tuple[str, str, str]:
-    """(where, name, value) of -X. What could be a value is not shown: it may be a secret."""
+    """Return (where, name, value) of -X. Errors do not show the value, which may be a secret."""
     name, equals, value = given.partition("=")
     if not equals or not NAME.fullmatch(name.strip()):
         begin = NAME.match(name.strip())
@@ -165,7 +169,7 @@ def _of_argument(given: str) -> tuple[str, str, str]:
 
 
 def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:
-    """(where, name, value) of each property of a file as Java reads one. What it holds is never shown: only names."""
+    """Yield (where, name, value) of each property of a file, as Java reads it. Errors show only names."""
     if path is None:
         return
     for name, value, line, is_separated in read_properties(Path(path).read_text(encoding="utf-8")):
@@ -179,7 +183,7 @@ def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """NAME=VALUE of an option."""
+    """Return name and value of an option NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -187,7 +191,7 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def needs_names(names: list[str], what: str, command: str, servers: str | None = None) -> None:
-    """Raise CommandError if nothing is named. servers: the value of -b, which may be the missing name."""
+    """Raise CommandError if no name is given. `servers` is the value of -b, which may be the missing name."""
     if names:
         return
     if servers is not None and ":" not in servers:

@@ -92,7 +92,7 @@ def _from_broker(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 class _Cat:
-    """One log on its way to the output."""
+    """Writes one log to the output."""
 
     def __init__(self, log: Log, options: argparse.Namespace, left: int | None) -> None:
         self.left = left
@@ -101,7 +101,7 @@ class _Cat:
         self._text = RecordText(log.topic, log.partition, options, control=options.control)
 
     def write(self, output: Output) -> ExitStatus:
-        """Write all requested records; return FINDINGS if there was corruption."""
+        """Write all requested records. Return FINDINGS if there was corruption."""
         try:
             return self._write(output)
         except DecodeError as error:
@@ -143,7 +143,7 @@ class _Cat:
         return ExitStatus.OK
 
     def _limited(self, chunks: Iterator[DecodedRecords]) -> Iterator[tuple[DecodedRecords, int]]:
-        """Yield chunks, each with how many of its records are wanted."""
+        """Yield chunks, each with the number of its records to write."""
         for decoded in chunks:
             wanted = len(decoded) if self.left is None else min(self.left, len(decoded))
             if self.left is not None:
@@ -154,6 +154,6 @@ class _Cat:
                 return
 
     def _format(self, given: tuple[DecodedRecords, int]) -> tuple[TextBytes | bytes, int]:
-        """Return the text of a number of records of a chunk, and about how many bytes of the log that was."""
+        """Return the text of a number of records of a chunk, and their approximate number of bytes in the log."""
         text = self._text.of(*given)
         return text, len(text)

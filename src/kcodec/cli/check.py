@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _findings(file: str, output: Output) -> Iterator[Finding]:
-    """Return what is wrong at a path, as it is found."""
+    """Yield the findings at a path, as they are found."""
     progress = Progress(output, "checking")
     if Path(file).is_file():
         yield from file_findings(file, progress=progress)

@@ -34,7 +34,8 @@ LARGEST_SEGMENT_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class CleanOptions:
-    """Which offsets are kept, whether only committed data and markers are, and how to handle corruption."""
+    """The offsets to keep, whether to keep only committed data, whether to keep markers, and the handling of
+    corruption."""
 
     start_offset: int | None
     end_offset: int | None
@@ -45,7 +46,7 @@ class CleanOptions:
 
 @dataclass
 class Cleaned:
-    """The number of batches copied and rewritten, of records, and the corrupt batches that were left out."""
+    """The numbers of copied batches, rewritten batches and records, and the corrupt batches that were left out."""
 
     whole_batches: int = 0
     rewritten_batches: int = 0
@@ -55,7 +56,7 @@ class Cleaned:
 
 
 def write_clean_log(log: Log, path: Path, options: CleanOptions, progress: Callable[[int, int], None]) -> Cleaned:
-    """Write the cleaned segment, complete or not at all. Raise DecodeError for corruption that is not skipped."""
+    """Write the cleaned segment atomically. Raise DecodeError for corruption that is not skipped."""
     cleaning = _Cleaning(log, options)
     with atomic_file(path) as raw:
         file = io.BufferedWriter(raw, 1 << 20)
@@ -69,7 +70,7 @@ def write_clean_log(log: Log, path: Path, options: CleanOptions, progress: Calla
 
 
 class _Cleaning:
-    """One log on its way into a file."""
+    """Writes one log to a file."""
 
     def __init__(self, log: Log, options: CleanOptions) -> None:
         self.done = Cleaned()
@@ -83,7 +84,7 @@ class _Cleaning:
         self._unended: set[int] = set()
 
     def batches(self, progress: Callable[[int, int], None]) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of each batch that is kept, in whole or in part."""
+        """Yield the bytes of each batch that is kept completely or in part."""
         size, behind, path = self._log.size_in_bytes, 0, None
         position = 0
         try:
@@ -112,7 +113,8 @@ class _Cleaning:
             self._note(error)
 
     def _note_transaction(self, batch: kcodec.RecordBatch) -> None:
-        """Note a producer whose committed data in the file has no marker yet: it may be past the last stable offset."""
+        """Note a producer whose committed data in the file has no marker yet. The marker may be after the last stable
+        offset."""
         if self._options.isolation_level != READ_COMMITTED or not self._options.has_markers:
             return
         if batch.is_control_batch:
@@ -131,20 +133,20 @@ class _Cleaning:
         return not (batch.is_transactional and self._aborted.covers(batch))
 
     def _is_below(self, record: kcodec.Record) -> bool:
-        """Return whether a record is below the end; a control record that came along is never above it."""
+        """Return whether a record is below the end. A control record is always kept."""
         return self._end is None or record.offset < self._end or record.control_type is not None
 
     def _is_checked(self, batch: kcodec.RecordBatch) -> bool:
         """Return whether corruption of the batch must be found even if none of its records is written.
 
-        With "stop", the outcome of a transaction is unknown if its end comes after corruption. Its records and those
-        behind them are left out then, and the corruption is the reason to report.
+        With "stop", the outcome of a transaction is unknown if its end is after corruption. Its records and all later
+        ones are then left out, and the corruption must be reported as the reason.
         """
         end = self._options.end_offset
         return self._options.on_error == "stop" and (end is None or batch.base_offset < end)
 
     def _kept(self, batch: kcodec.RecordBatch) -> bytes | memoryview | None:
-        """Return the bytes to write: as they are, or without the records outside the range; None where nothing is
+        """Return the bytes to write: unchanged, or without the records outside the range. Return None if no record is
         left."""
         data = batch.data
         try:
@@ -185,7 +187,7 @@ def _checked(batch: kcodec.RecordBatch) -> kcodec.RecordBatch:
 
 
 def _rewritten(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes:
-    """Return a batch of the remaining records, with the same codec; magic 0 and 1 become magic 2."""
+    """Return a batch of the remaining records, with the same codec. Magic 0 and 1 become magic 2."""
     if batch.magic == 2:
         return kcodec.encode_batch(records, like=batch)
     is_stamped = batch.timestamp_type == kcodec.TimestampType.LOG_APPEND_TIME
@@ -198,7 +200,7 @@ def _rewritten(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes
 
 
 def _without_transaction(data: memoryview) -> bytes:
-    """Return a batch of committed data, no longer marked as such."""
+    """Return a batch of committed data without the transactional bit."""
     plain = bytearray(data)
     batch = kcodec.batches(bytes(data))[0]
     has_sequence = batch.base_sequence >= 0

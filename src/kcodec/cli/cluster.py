@@ -47,7 +47,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action. The status is ERROR if it failed for a broker, which stderr reports."""
+    """Run the action. Return ERROR if it failed for a broker, which is reported on stderr."""
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
 
@@ -167,8 +167,7 @@ def _unregister(admin: Admin, options: argparse.Namespace, output: Output) -> Ex
 
 
 def _registered(admin: Admin) -> tuple[set[int], set[int] | None]:
-    """Return the ids of the brokers that run, and of those that are stopped; None if they are unknown (before Kafka
-    4.0)."""
+    """Return the ids of the running brokers, and of the stopped ones; None if they are unknown (before Kafka 4.0)."""
     from kcodec.errors import UnsupportedError
 
     try:
@@ -179,7 +178,7 @@ def _registered(admin: Admin) -> tuple[set[int], set[int] | None]:
 
 
 def _replicas_of(admin: Admin, brokers: list[int]) -> dict[int, int]:
-    """Return the number of replicas that are assigned to each of these brokers: they stay assigned to it."""
+    """Return the number of replicas that are assigned to each of these brokers."""
     topics = admin.describe_topics().values()
     replicas = [broker for topic in topics for partition in topic.partitions for broker in partition.replicas]
     return {broker: replicas.count(broker) for broker in brokers}

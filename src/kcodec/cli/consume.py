@@ -111,14 +111,14 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
 
 
 def reader_options(options: argparse.Namespace, client: str) -> dict[str, Any]:
-    """Return the options of a "consumer" or of "read_topic": -b, -X and -F, and what to do at a corrupt batch."""
+    """Return the options of a "consumer" or of "read_topic": -b, -X and -F, and the handling of corrupt batches."""
     given = client_options(options, client)
     take_renamed(given, "on_corrupt", "on_error")
     return {"on_error": "skip" if options.on_error == "skip" else "raise", **given}
 
 
 def bounds_of(offsets: Offsets) -> dict[str, Any]:
-    """start and end of `kcodec.read_topic`."""
+    """Return start and end for `kcodec.read_topic`."""
     found: dict[str, Any] = {}
     if offsets.from_end or offsets.last == 0:
         found["start"] = "latest"
@@ -166,7 +166,7 @@ def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 class _Printer:
-    """Batches of any partition on their way to the output."""
+    """Writes batches of any partition to the output."""
 
     def __init__(self, options: argparse.Namespace, output: Output) -> None:
         self._options = options
@@ -199,7 +199,7 @@ class _Printer:
             self._written += piece.nbytes
 
     def rows_written(self, decoded: DecodedRecords, most: int) -> int:
-        """Return how many of the records that `write_now` was given were written completely."""
+        """Return the number of records of `write_now` that were written completely."""
         text = self._text_of(decoded)
         return bisect_right(range(most + 1), self._written, key=lambda rows: len(text.of(decoded, rows))) - 1
 
@@ -241,7 +241,8 @@ class _Following:
         self._unassigned_since: float | None = None
 
     def alone(self, offsets: Offsets, *, is_stored: bool) -> ExitStatus:
-        """Print all partitions of the topic, or one, from the given offsets or from those that a group stored."""
+        """Print all partitions of the topic, or one, from the given offsets or from the committed offsets of a
+        group."""
         topic = self._options.topic
         if topic is None:
             raise UsageError("-t TOPIC is missing (see kcodec consume --help)")
@@ -274,7 +275,7 @@ class _Following:
             return self._print(consumer)
 
     def _consumer(self, topics: Sequence[str], defaults: dict[str, Any], fixed: dict[str, Any]) -> Consumer:
-        """Return a consumer. fixed: options that a file of properties, which may be that of an application, does not
+        """Return a consumer. `fixed` has options that a properties file, which may belong to an application, does not
         change."""
         from kcodec.client import Consumer
 
@@ -328,8 +329,8 @@ class _Following:
         return self._printer.ended(0)
 
     def _write_and_commit(self, consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
-        """Write records in small pieces. If that is interrupted, commit those that were written; but if the reader of
-        a pipe has closed it, none of them, as what the pipe still had is lost."""
+        """Write records in small pieces. If this is interrupted, commit the records that were written. If the reader of
+        a pipe has closed it, commit none, because the contents of the pipe are lost."""
         try:
             self._printer.write_now(decoded, most)
         except BrokenPipeError:
@@ -386,7 +387,7 @@ def _is_at_end(consumer: Consumer) -> bool:
 
 
 def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
-    """Move the positions back, so that records that were polled and not printed are not committed."""
+    """Move the positions back, so that records that were polled but not printed are not committed."""
     from kcodec.offsets import TopicPartition
 
     place = TopicPartition(decoded.column("topic")[0], decoded.column("partition")[0])
@@ -395,8 +396,8 @@ def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
 
 
 def _commit_printed(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
-    """Close a consumer whose last batch was printed in part, so that the automatic commit includes what was printed.
-    The end of its block would commit nothing of the last poll after an exception."""
+    """Close a consumer whose last batch was partly printed, so that the automatic commit includes the printed records.
+    After an exception, the end of its block would commit no record of the last poll."""
     with suppress(ValueError):  # the partition was revoked
         _step_back(consumer, decoded, most)
     with suppress(KcodecError):  # the cause of the end is reported

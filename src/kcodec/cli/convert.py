@@ -70,7 +70,8 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Convert all logs named into the one file; FINDINGS if corruption was skipped, or ended it ("stop")."""
+    """Convert all named logs into one file. Return FINDINGS if corruption was skipped, or ended the conversion
+    ("stop")."""
     kind = options.format or format_of(options.output)
     columns = _columns(options.columns)
     logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
@@ -93,7 +94,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 def _reported(
     write: Callable[[], tuple[str, list[DecodeError]]], options: argparse.Namespace, output: Output
 ) -> ExitStatus:
-    """Write the file, and say what was written, or why nothing was."""
+    """Write the file, and report the number of written records, or the reason for an error."""
     try:
         written, errors = write()
     except DecodeError as error:
@@ -149,7 +150,7 @@ def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Conversion:
-    """The records of all logs, one after the other, with what was found on the way."""
+    """The records of all logs, one log after the other, with the findings."""
 
     def __init__(self, logs: list[Log], options: argparse.Namespace, output: Output) -> None:
         self.records = 0
@@ -159,7 +160,7 @@ class _Conversion:
         self._progress = Progress(output, "converting")
 
     def chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[DecodedRecords, Log]]:
-        """Yield chunks in order, each with its log. Raises DecodeError unless that is to be skipped or to end the
+        """Yield chunks in order, each with its log. Raise DecodeError for corruption, unless it is skipped or ends the
         reading."""
         start, end = self._options.offsets
         total = sum(log.size_in_bytes for log in self._logs)
@@ -190,7 +191,7 @@ class _Conversion:
         self._progress.end()
 
     def _span(self, log: Log) -> tuple[int, int]:
-        """Return where its offsets begin and how many there are, for the progress bar; 0 if none is shown."""
+        """Return the first offset and the number of offsets, for the progress bar; 0 if no bar is shown."""
         if not self._progress.is_shown:
             return 0, 0
         try:

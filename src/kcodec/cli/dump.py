@@ -35,7 +35,8 @@ EXAMPLES = (
     Example("two records, as JSON", "kcodec dump --records --json --offsets 0:2 orders-0/00000000000000000000.log"),
     Example("the producers at the time the segment was rolled", "kcodec dump orders-0/00000000000000000042.snapshot"),
 )
-# A file that the broker is about to swap in, or to delete, is of the kind of its name without that.
+# Suffixes of files that the broker will swap in or delete. The kind of such a file is that of its name without the
+# suffix.
 ON_THEIR_WAY = (".swap", ".cleaned", ".deleted")
 SUFFIXES = {f".{kind}": kind for kind in ("log", "checkpoint", "index", "timeindex", "txnindex", "snapshot")}
 NAMES = {
@@ -46,9 +47,9 @@ PARTITION_FIELDS = (
     *("topic", "partition", "topic_id", "segments", "size_in_bytes", "first_segment_offset", "last_segment_offset"),
     *("log_start_offset", "recovery_point", "high_watermark"),
 )
-# Where a field is a time in ms, a table shows it as one; JSON has the number.
+# Fields with a time in ms, which a table shows as a time. JSON has the number.
 TIMES = ("timestamp",)
-# Fields by which --offsets chooses rows.
+# Fields by which --offsets selects rows.
 OFFSETS = ("offset", "last_offset", "start_offset")
 
 
@@ -78,7 +79,7 @@ def _path(text: str) -> Path:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Dump every file named; FINDINGS if one is corrupt, ERROR if one cannot be read."""
+    """Dump every named file. Return FINDINGS if one is corrupt, ERROR if one cannot be read."""
     if options.threads < 1:
         raise CommandError(f"--threads must be at least 1, not {options.threads}")
     status = ExitStatus.OK
@@ -106,7 +107,7 @@ def _dump(place: DumpedFile, options: argparse.Namespace, output: Output) -> Exi
 
 @dataclass(frozen=True)
 class DumpedFile:
-    """A file, its kind, and whether it may end in a broker's torn append: a last segment, or one by itself."""
+    """A file, its kind, and whether it may end with a torn append of a broker: a last segment, or a single one."""
 
     path: Path
     kind: str
@@ -114,7 +115,7 @@ class DumpedFile:
 
 
 def _kind_of(path: Path) -> str | None:
-    """Return the kind that a file's name says."""
+    """Return the kind of a file according to its name."""
     name = path.name
     for ending in ON_THEIR_WAY:
         name = name.removesuffix(ending)
@@ -122,7 +123,7 @@ def _kind_of(path: Path) -> str | None:
 
 
 def files_at(path: Path) -> list[DumpedFile]:
-    """Return the file, or of a directory the segments in order of offsets. CommandError for what is neither."""
+    """Return the file, or the segments of a directory in order of offsets. Raise CommandError for anything else."""
     if path.is_dir():
         segments = sorted(file for file in path.iterdir() if SEGMENT_NAME.fullmatch(file.name) and file.is_file())
         if not segments:
@@ -180,7 +181,7 @@ def _partition_rows(directory: LogDirectory) -> Iterator[list[Any]]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What a file holds: rows with the same fields, and what is to be said in addition to them."""
+    """The content of a file: rows with the same fields, and additional lines."""
 
     fields: tuple[str, ...]
     rows: Iterable[Sequence[Any]]
@@ -188,7 +189,7 @@ class _Rows:
 
 
 def _dump_file(place: DumpedFile, options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Dump one file; return FINDINGS if it is corrupt."""
+    """Dump one file. Return FINDINGS if it is corrupt."""
     try:
         found = _READERS[place.kind](place.path)
     except DecodeError as error:
@@ -236,7 +237,7 @@ def _fields_of(entry: type) -> tuple[str, ...]:
 
 
 def _rows_of(kind: type, values: Iterable[Any], *notes: str) -> _Rows:
-    """Return the values of a kind of entries, a row each."""
+    """Return the values of entries of one kind, a row for each."""
     fields = _fields_of(kind)
     return _Rows(fields, (_values_of(value, fields) for value in values), notes)
 

@@ -30,7 +30,7 @@ COLUMNS = (
     *("base_offset", "last_offset", "records", "position", "size", "compression", "kind", "producer", "sequence"),
     *("leader_epoch", "max_timestamp", "crc"),
 )
-# The keys of a batch as JSON, in this order.
+# The keys of a batch in JSON, in this order.
 BATCH_FIELDS = (
     *("path", "position", "size_in_bytes", "base_offset", "last_offset", "records_count", "partition_leader_epoch"),
     *("magic", "crc", "is_valid", "attributes", "compression", "timestamp_type", "base_timestamp", "max_timestamp"),
@@ -54,7 +54,7 @@ RECORD_HEAD = b"    offset  timestamp                   sequence  key_size  valu
 
 @dataclass
 class Window:
-    """Whole batches: bytes of a file from `position` on, and their headers (whose positions count from there)."""
+    """Complete batches: bytes of a file from `position`, and their headers, whose positions count from there."""
 
     position: int
     data: memoryview
@@ -64,9 +64,9 @@ class Window:
 
 @dataclass
 class Walk:
-    """A walk over one file; `tail` and `problem` are known at its end.
+    """A walk over one file. `tail` and `problem` are known at its end.
 
-    One window is read, decoded and written by one thread while the next is on another.
+    One thread reads, decodes and writes a window while another thread works on the next one.
     """
 
     path: str
@@ -79,7 +79,7 @@ class Walk:
     _above: int = field(default=LOWEST_OFFSET, repr=False)
 
     def windows(self, start_offset: int | None = None, end_offset: int | None = None) -> Iterator[Window]:
-        """Yield the windows whose batches reach into [start_offset, end_offset), in order."""
+        """Yield the windows whose batches overlap with [start_offset, end_offset), in order."""
         with SegmentFile(self.path, fresh=True) as file:
             self.size = file.size()
             wanted = WINDOW_BYTES
@@ -103,7 +103,7 @@ class Walk:
                     return
 
     def _batches_of(self, window: memoryview) -> tuple[list[kcodec.RecordBatch], int, DecodeError | None]:
-        """Return the whole batches at its beginning, how many bytes the next one needs, and what is wrong there."""
+        """Return the complete batches at its beginning, the number of bytes of the next one, and its error."""
         batches = kcodec.batches(window, limits=self.limits)
         found: list[kcodec.RecordBatch] = []
         try:
@@ -113,7 +113,7 @@ class Walk:
             return found, 0, error
 
     def _judge(self, file: SegmentFile, failure: DecodeError | None) -> None:
-        """Judge the bytes at which the walk ended: the torn tail of an active segment, or corruption."""
+        """Determine whether the walk ended at the torn tail of an active segment, or at corruption."""
         try:
             if failure is not None:
                 failure.position, failure.path = self.done, self.path
@@ -128,7 +128,7 @@ class Walk:
 
 @dataclass
 class _Made:
-    """What a thread makes of a window: the text, and what was corrupt in it."""
+    """The result of a thread for a window: the text, and the corrupt batches."""
 
     text: list[TextBytes]
     problems: list[DecodeError]
@@ -136,7 +136,7 @@ class _Made:
 
 
 def dump(path: Path, options: argparse.Namespace, output: Output, *, is_active: bool) -> ExitStatus:
-    """Dump one segment file; FINDINGS where it is corrupt."""
+    """Dump one segment file. Return FINDINGS if it is corrupt."""
     start, end = options.offsets
     walk = Walk(str(path), is_active)
     progress = Progress(output, path.name, has_data=True)
@@ -166,7 +166,7 @@ def dump(path: Path, options: argparse.Namespace, output: Output, *, is_active: 
 def _batches(
     walk: Walk, start: int | None, end: int | None, progress: Progress, problems: list[DecodeError]
 ) -> Iterator[_CheckedBatch]:
-    """Yield every batch that reaches into the range, with what its CRC says."""
+    """Yield every batch that overlaps with the range, with the result of its CRC check."""
     for window in walk.windows(start, end):
         for batch in window.batches:
             if not _is_within(batch, start, end):
@@ -183,7 +183,7 @@ def _batches(
 
 
 class _CheckedBatch(NamedTuple):
-    """A batch, where in its file it begins, and what is wrong with its CRC."""
+    """A batch, its position in the file, and the error of its CRC."""
 
     batch: kcodec.RecordBatch
     position: int
@@ -203,7 +203,7 @@ def _batch_fields(path: str, checked: _CheckedBatch) -> dict[str, Any]:
 
 
 def _kind(batch: kcodec.RecordBatch) -> str:
-    """data, transactional, or what a control batch says: COMMIT, ABORT ..."""
+    """Return "data", "transactional", or the type of a control batch: COMMIT, ABORT ..."""
     if not batch.is_control_batch:
         return "transactional" if batch.is_transactional else "data"
     try:
@@ -253,7 +253,7 @@ def _write_records(
 
 
 class _RecordsMaker:
-    """From windows to text; `make` runs on any thread."""
+    """Converts windows to text. `make` runs on any thread."""
 
     def __init__(self, path: str, as_json: bool, start: int | None, end: int | None) -> None:
         self._path = path
@@ -264,7 +264,7 @@ class _RecordsMaker:
         self._columns = self._template.columns
 
     def make(self, window: Window) -> _Made:
-        """Return the text of all records of a window, corrupt batches left out."""
+        """Return the text of all records of a window, without corrupt batches."""
         made = _Made([], [], window.position + window.data.nbytes)
         at, waiting = 0, window.batches
         while waiting:
@@ -292,7 +292,8 @@ class _RecordsMaker:
     def _lines(
         self, batches: list[kcodec.RecordBatch], position: int, at: int, error: DecodeError | None
     ) -> list[tuple[int, bytes]]:
-        """Return the line above the records of each batch; the last is the corrupt one, where there is an error."""
+        """Return the line above the records of each batch. If there is an error, the last line is that of the corrupt
+        batch."""
         if self._as_json:
             return []
         lines = []
@@ -304,7 +305,7 @@ class _RecordsMaker:
 
 
 def batch_line(batch: kcodec.RecordBatch, position: int, fault: DecodeError | None) -> bytes:
-    """Return the line above the records of a batch: all of its header, in words."""
+    """Return the line above the records of a batch, which has all fields of its header."""
     notes = [
         f"batch {batch.base_offset}..{batch.last_offset}: position {position}, {batch.size_in_bytes} bytes",
         f"records_count {cell_text(batch.records_count)}",

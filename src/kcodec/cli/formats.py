@@ -20,16 +20,16 @@ from kcodec.text import TextBytes, TextTemplate, json_lines, replace_escapes, ru
 
 NAMED_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\", "": b"\\"}
 PLACES = ("beginning", "end")
-# What a record can be written with as JSON, and what a control record has in addition.
+# The fields of a record in JSON, and the additional fields of a control record.
 FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 CONTROL_FIELDS = ("is_control", "control_type", "coordinator_epoch")
-# What internal topics hold is shown decoded, as JSON.
+# The records of internal topics are shown decoded, as JSON.
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
 INTERNAL_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def unescaped(text: str) -> bytes:
-    """Return the bytes that a delimiter or format on the command line stands for."""
+    """Return the bytes for a delimiter or format on the command line."""
 
     def unknown(at: int) -> UsageError:
         return UsageError(f"unknown escape {text[at : at + 2]!r} in {text!r}; possible: \\n \\r \\t \\0 \\xNN \\\\")
@@ -38,7 +38,7 @@ def unescaped(text: str) -> bytes:
 
 
 def template_of_format(text: str, null: bytes, topic: str | None, partition: int | None) -> TextTemplate:
-    """Return the template of a format string; UsageError for an unknown letter."""
+    """Return the template of a format string. Raise UsageError for an unknown letter."""
     letters: dict[str, tuple[object, ...] | bytes] = {
         "s": ("raw", "value", 0, null),
         "S": ("size", "value"),
@@ -64,7 +64,8 @@ def template_of_format(text: str, null: bytes, topic: str | None, partition: int
 
 
 def template_of_delimiters(key: str | None, message: str, null: bytes) -> TextTemplate:
-    """kcat's usual output: the value and a delimiter, before it the key and its own where that is given."""
+    """Return the template of kcat's default output: the value and its delimiter, preceded by the key and its delimiter
+    if one is given."""
     parts: list[tuple[object, ...] | bytes] = [("raw", "value", 0, null), unescaped(message)]
     if key is not None:
         parts[:0] = [("raw", "key", 0, null), unescaped(key)]
@@ -89,7 +90,7 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
 
 
 class RecordText:
-    """The text of records of one partition. columns: what has to be read for it."""
+    """The text of records of one partition. `columns` are the columns that must be read for it."""
 
     def __init__(
         self, topic: str | None, partition: int | None, options: argparse.Namespace, *, control: bool = False
@@ -135,7 +136,7 @@ def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: i
 
 @dataclass(frozen=True)
 class Offsets:
-    """What the `-o` options ask for: where to begin and to end. `last`: N offsets before the end."""
+    """The begin and the end that the `-o` options select. `last` is a number of offsets before the end."""
 
     start: int | None = None
     last: int | None = None
@@ -145,7 +146,8 @@ class Offsets:
 
 
 def offsets_of(given: list[str]) -> Offsets:
-    """beginning, end, N, -N, s@TIME and e@TIME; the last of a kind counts. UsageError for anything else."""
+    """Return the offsets for beginning, end, N, -N, s@TIME and e@TIME. The last one of each kind counts. Raise
+    UsageError for anything else."""
     found: dict[str, int | bool | None] = {}
     for text in given:
         if text in PLACES:
@@ -166,7 +168,7 @@ def offsets_of(given: list[str]) -> Offsets:
 
 
 def timestamp_of(text: str) -> int:
-    """Return milliseconds, or a date in ISO 8601 (in UTC where it names no zone)."""
+    """Return the timestamp of a number of milliseconds, or of a date in ISO 8601 (in UTC if it has no zone)."""
     if text.lstrip("-").isdecimal():
         return int(text)
     try:

@@ -57,7 +57,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action; ERROR where it failed for a group, which is said on stderr."""
+    """Run the action. Return ERROR if it failed for a group, which is reported on stderr."""
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
 
@@ -102,7 +102,8 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
 def _write_share_offsets(
     admin: Admin, groups: list[GroupDescription], options: argparse.Namespace, output: Output
 ) -> None:
-    """Share groups commit no offsets: brokers keep the state of each record from a start offset on."""
+    """Write the start offsets of share groups, which commit no offsets: brokers keep the state of each record from
+    there."""
     rows = [
         [group.group_id, *partition, None if one is None else one.start_offset, None if one is None else one.lag]
         for group in groups
@@ -138,7 +139,7 @@ def _lag_row(described: _DescribedLag) -> list[Any]:
 
 
 def _note(one: PartitionLag) -> str:
-    """Return what holds the last stable offset back."""
+    """Return a text about the transaction that blocks the last stable offset."""
     if one.last_stable_offset >= one.log_end_offset:
         return ""
     found, error = one.blocking_transaction, one.blocking_transaction_error

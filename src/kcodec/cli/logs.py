@@ -25,7 +25,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_on_error(parser: argparse.ArgumentParser, choices: tuple[str, ...], text: str) -> None:
-    """--on-error."""
+    """Add the option --on-error."""
     parser.add_argument("--on-error", choices=choices, default="raise", help=f"at a corrupt batch: {text}")
 
 
@@ -35,7 +35,8 @@ def isolation_of(options: argparse.Namespace) -> str:
 
 
 def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
-    """Return the logs at a path: of a partition directory or segment the one, of a log directory those of a topic."""
+    """Return the logs at a path: the log of a partition directory or segment, or the logs of a topic in a log
+    directory."""
     found = kcodec.open(path)
     if not isinstance(found, LogDirectory):
         return [found if topic is None and partition is None else _named(path, topic, partition)]
@@ -55,8 +56,8 @@ def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
 def lost_batch(log: Log) -> DecodeError | None:
     """Return the error of a complete last batch with a wrong CRC, None if there is no such batch.
 
-    Readers leave the batch out without an error, as a broker that starts after a crash truncates it. But it may have
-    been corrupted later, and then it has records that a consumer could read.
+    Readers leave the batch out without an error, because a broker that starts after a crash truncates it. If it was
+    corrupted later, however, it has records that consumers could read before.
     """
     try:
         tail = log.tail
@@ -68,7 +69,7 @@ def lost_batch(log: Log) -> DecodeError | None:
 
 
 def _named(path: str, topic: str | None, partition: int | None) -> Log:
-    """Return a log, whose topic and partition are those given. CommandError if its path says others."""
+    """Return a log with the given topic and partition. Raise CommandError if its path names others."""
     opened = kcodec.open(path, topic=topic, partition=partition)
     if isinstance(opened, LogDirectory):
         raise CommandError(f"{path} became a log directory while it was opened; run the command again")
@@ -83,7 +84,7 @@ def _named(path: str, topic: str | None, partition: int | None) -> Log:
 
 
 def range_of(log: Log, offsets: Offsets, isolation_level: str) -> tuple[int | None, int | None]:
-    """Return the range [start, end) that the -o options mean in this log; None: to its own bounds."""
+    """Return the range [start, end) that the -o options select in this log. None stands for the bounds of the log."""
     start, end = offsets.start, None
     if offsets.from_end or offsets.last is not None:
         limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark

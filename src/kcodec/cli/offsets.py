@@ -77,7 +77,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action; ERROR where it failed for a partition, which is said on stderr."""
+    """Run the action. Return ERROR if it failed for a partition, which is reported on stderr."""
     check, act = ACTIONS[options.action]
     check(options)
     with make_admin(options) as admin:
@@ -100,7 +100,7 @@ def duration(text: str) -> int:
 
 
 def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
-    """Return the partitions of topic or topic:0,3."""
+    """Return the partitions of an argument such as topic or topic:0,3."""
     found: list[TopicPartition] = []
     whole = [name for name in names if ":" not in name]
     described = admin.describe_topics(whole) if whole else {}
@@ -187,7 +187,7 @@ def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 
 def _changes(admin: Admin, options: argparse.Namespace, group_id: str, topics: list[str]) -> list[Change]:
-    """Return what is to be set. Offsets outside of the log are moved to its nearer end, as Kafka's own tool does it."""
+    """Return the changes to make. Offsets outside of the log are moved to its nearer end, as Kafka's tool does."""
     known = admin.list_group_offsets(group_id)
     given = _of_file(options.from_file) if options.from_file is not None else {}
     places = list(given) or (_places(admin, topics) if topics else sorted(known))
@@ -228,7 +228,7 @@ def _wanted(
 
 
 def _of_file(path: str) -> dict[TopicPartition, int]:
-    """topic,partition,offset a line, as `--csv` and Kafka's --export write them."""
+    """Return the offsets of a file with lines topic,partition,offset, as `--csv` and Kafka's --export write them."""
     found = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         parts = [part.strip().strip('"') for part in line.split(",")]

@@ -22,7 +22,7 @@ BAR_SECONDS = 0.1
 
 
 class ExitStatus(IntEnum):
-    """0 to 2 are results of a command; the others are the shell's numbers for the two signals."""
+    """The exit status. 0 to 2 are results of a command; the others are the shell's numbers for two signals."""
 
     OK = 0
     FINDINGS = 1  # something is wrong with the data: corruption, a finding of `check`
@@ -32,7 +32,7 @@ class ExitStatus(IntEnum):
 
 
 class Output:
-    """Where a command writes. For tests any two binary streams can stand for stdout and stderr."""
+    """The output of a command. Tests can pass any two binary streams as stdout and stderr."""
 
     def __init__(self, stdout: IO[bytes] | None = None, stderr: IO[str] | None = None) -> None:
         self._stdout = stdout
@@ -47,7 +47,7 @@ class Output:
 
     @property
     def has_colour(self) -> bool:
-        """Colour only on a terminal, and not where NO_COLOR is set (no-color.org) or the terminal knows none."""
+        """Whether to use colors: only on a terminal that supports them, and not if NO_COLOR is set (no-color.org)."""
         return self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
@@ -56,7 +56,7 @@ class Output:
         return self._stderr is None and sys.stderr is not None and sys.stderr.isatty()
 
     def write(self, data: Buffer) -> None:
-        """Data for stdout; small pieces are collected. BrokenPipeError if the reader has closed it."""
+        """Write data to stdout. Small pieces are collected. Raise BrokenPipeError if the reader has closed it."""
         view = memoryview(data)
         if view.nbytes < PIECE_BYTES:
             self._waiting += view
@@ -67,7 +67,7 @@ class Output:
         self._write_all(view)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the collected data."""
         waiting, self._waiting = self._waiting, bytearray()
         if waiting:
             self._write_all(memoryview(waiting))
@@ -85,11 +85,11 @@ class Output:
             view = view[os.write(descriptor, view) :]
 
     def abandon(self) -> None:
-        """Forget what waits: the reader of stdout has closed it."""
+        """Drop the collected data, because the reader of stdout has closed it."""
         self._waiting = bytearray()
 
     def say(self, text: str) -> None:
-        """Print a line to stderr. Without a stderr that takes it, only the exit status says what the line says."""
+        """Print a line to stderr. If stderr cannot be written, only the exit status shows the result."""
         self.clear_progress()
         stream = self._stderr or sys.stderr
         if stream is not None:
@@ -97,23 +97,23 @@ class Output:
                 print(text, file=stream, flush=True)
 
     def clear_progress(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar_is_shown:
             self._bar_is_shown = False
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
     def show_progress(self, line: str) -> None:
-        """Show the bar, or move it."""
+        """Show or update the bar."""
         self._bar_is_shown = True
         sys.stderr.write(f"\r{line}\x1b[K")
         sys.stderr.flush()
 
 
 class Progress:
-    """A bar on stderr for long work, only on a terminal: ``progress(bytes done, bytes in all)``.
+    """A progress bar on stderr, only on a terminal: ``progress(bytes done, bytes in all)``.
 
-    has_data: the work writes data all the time, so that there is no bar where that goes to a terminal, too.
+    has_data: Whether the work continuously writes data to stdout. There is then no bar if stdout is a terminal, too.
     """
 
     def __init__(self, output: Output, what: str, *, has_data: bool = False) -> None:
@@ -123,7 +123,7 @@ class Progress:
         self._begin = self._shown = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """Show how much is done."""
+        """Show the progress."""
         now = time.monotonic()
         if not self.is_shown or now - self._begin < BAR_AFTER_SECONDS:
             return
@@ -137,5 +137,5 @@ class Progress:
         self._output.show_progress(f"{self._what} [{bar}] {share:4.0%} {rate:.0f} MB/s")
 
     def end(self) -> None:
-        """Take it away."""
+        """Remove the bar."""
         self._output.clear_progress()

@@ -15,7 +15,7 @@ from kcodec.cli.output import Output
 
 
 class CommandError(Exception):
-    """A command cannot be run with its arguments: the text says why, and the remedy."""
+    """A command cannot be run with its arguments. The text has the reason and the remedy."""
 
 
 #: The begin of the help of an option that only some actions have: "create, config: ...".
@@ -23,25 +23,25 @@ _ACTIONS_OF_OPTION = re.compile(r"([a-z-]+(?:, [a-z-]+)*): ")
 
 
 class UsageError(CommandError):
-    """The command line is invalid: the text says where, and may suggest a correction."""
+    """The command line is invalid. The text names the position, and may suggest a correction."""
 
 
 class Example(NamedTuple):
-    """An example in `--help`, which a test runs: what it does, and the command."""
+    """An example in `--help`, which a test runs: its summary and the command."""
 
     summary: str
     call: str
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """'; did you mean ...?' or the list of what is possible."""
+    """Return '; did you mean ...?' or the list of possible values."""
     known = list(choices)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; possible: {', '.join(known)}"
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. A wrong call is a UsageError; its help ends with examples.
+    """The parser of one command. A wrong call raises UsageError. The help ends with examples.
 
     actions: what the first argument of the command may be, if it has several. An option whose help begins with actions
     and a colon is refused with other actions. `parse` writes the help to the output, so that it can be piped like data.
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse(self, arguments: Sequence[str], output: Output) -> argparse.Namespace | None:
-        """Return the options; None after --help, which has been written."""
+        """Return the options. After --help, write the help and return None."""
         if any(argument in ("-h", "--help") for argument in arguments[: _end_of_options(arguments)]):
             output.write(self.format_help().encode())
             output.flush()
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _refuse_options_of_other_actions(self, known: argparse.Namespace) -> None:
-        """Refuse options without an effect, which would mislead: `delete --validate-only` would delete."""
+        """Refuse options that have no effect on the action, because `delete --validate-only` would delete."""
         for option in self._option_string_actions.values():
             found = _ACTIONS_OF_OPTION.match(option.help or "")
             actions = found[1].split(", ") if found else []
@@ -116,7 +116,7 @@ def _end_of_options(arguments: Sequence[str]) -> int:
 
 
 def standard_input(remedy: str) -> TextIO:
-    """Return stdin. Raise CommandError if it is closed (`<&-`). remedy: what to pass instead."""
+    """Return stdin. Raise CommandError if it is closed (`<&-`). `remedy` says what to pass instead."""
     if sys.stdin is None:
         raise CommandError(f"stdin is closed, so nothing can be read from it; {remedy}")
     return sys.stdin

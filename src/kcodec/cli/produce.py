@@ -74,7 +74,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Send all; ERROR if one was not acknowledged, and then in a transaction nothing of it is visible."""
+    """Send all messages. Return ERROR if one was not acknowledged; in a transaction, none is then visible."""
     _check(options)
     messages = _with_defaults(_messages(options), options)
     producer = _producer(options)
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         else:
             _in_transactions(producer, sending, messages, options)
     finally:
-        # All is acknowledged, or something failed, or Ctrl-C was pressed: not the time to wait for more.
+        # All messages are acknowledged, or one has failed, or Ctrl-C was pressed, so there is no reason to wait.
         producer.close(CLOSE_SECONDS)
     return ExitStatus.OK
 
@@ -124,7 +124,7 @@ def _messages(options: argparse.Namespace) -> Iterator[InputMessage]:
 
 
 def _with_defaults(messages: Iterator[InputMessage], options: argparse.Namespace) -> Iterator[InputMessage]:
-    """Yield what options say for all messages; a message's own word counts more, but -t and -p are for all."""
+    """Yield messages with the defaults of the options. Values of a message take precedence, except over -t and -p."""
     key = None if options.key is None else options.key.encode("utf-8", "surrogateescape")
     headers = tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in options.header)
     for message in islice(messages, options.count):
@@ -151,7 +151,7 @@ def _producer(options: argparse.Namespace) -> Producer:
 
 
 class _Sending:
-    """Messages on their way; the first that fails ends it."""
+    """Sends messages. The first failure ends it."""
 
     def __init__(self, producer: Producer, options: argparse.Namespace, output: Output) -> None:
         self._producer = producer
@@ -160,7 +160,7 @@ class _Sending:
         self._failed: list[tuple[str, BaseException]] = []
 
     def send_all(self, messages: Iterable[InputMessage], send: Callable[..., Any]) -> None:
-        """Send, and wait until all are acknowledged. CommandError names the first that was not."""
+        """Send, and wait until all are acknowledged. Raise CommandError, which names the first message that was not."""
         for message in messages:
             try:
                 delivery = send(
@@ -192,7 +192,8 @@ def _not_delivered(place: str, error: BaseException) -> CommandError:
 def _in_transactions(
     producer: Producer, sending: _Sending, messages: Iterator[InputMessage], options: argparse.Namespace
 ) -> None:
-    """Commit each `commit_every` messages, or all at the end; a failure, a bad line or Ctrl-C aborts what is open."""
+    """Commit after every `commit_every` messages, or once at the end. A failure, an invalid line or Ctrl-C aborts the
+    open transaction."""
     for first in messages:
         part = chain([first], messages if options.commit_every is None else islice(messages, options.commit_every - 1))
         with producer.transaction() as transaction:

@@ -27,7 +27,7 @@ Header = tuple[str, "bytes | None"]
 
 
 class InputMessage(NamedTuple):
-    """What is to be sent; None: not said. place: "line 3", for errors."""
+    """A message to send; None stands for a missing field. `place` is a text such as "line 3", for errors."""
 
     place: str
     value: bytes | None
@@ -39,7 +39,7 @@ class InputMessage(NamedTuple):
 
 
 def pieces_of(path: str | None) -> Iterator[bytes]:
-    """Yield the bytes of a file or of stdin, as they come; a terminal gives its lines at once."""
+    """Yield the bytes of a file or of stdin when they arrive. A terminal returns each line immediately."""
     if path is not None:
         with Path(path).open("rb", buffering=0) as file:
             while piece := file.read(READ_BYTES):
@@ -51,7 +51,7 @@ def pieces_of(path: str | None) -> Iterator[bytes]:
 
 
 def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
-    """Yield what is between delimiters; a last one that does not end with it counts, an empty last one does not."""
+    """Yield the texts between delimiters. A last text without a delimiter counts, unless it is empty."""
     waiting = bytearray()
     for piece in pieces:
         searched = max(len(waiting) - len(delimiter) + 1, 0)
@@ -69,7 +69,8 @@ def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
 def plain_messages(
     pieces: Iterator[bytes], delimiter: bytes, key_delimiter: bytes | None, *, empty_is_null: bool
 ) -> Iterator[InputMessage]:
-    """Yield values, with keys before them where a key delimiter is given; without it in a message, its key is null."""
+    """Yield messages of values, and of keys if a key delimiter is given. If a message does not contain it, its key is
+    null."""
     for number, text in enumerate(split(pieces, delimiter), 1):
         key: bytes | None = None
         value: bytes | None = text
@@ -91,7 +92,8 @@ def whole_files(paths: list[str]) -> Iterator[InputMessage]:
 
 
 def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool, path: str | None = None) -> Iterator[InputMessage]:
-    """Yield a message a line; empty lines are passed over. CommandError names the file and an invalid line, and why."""
+    """Yield a message for each line, and skip empty lines. Raise CommandError, which names the file, an invalid line
+    and the reason."""
     for number, line in enumerate(split(pieces, b"\n"), 1):
         if line.strip():
             place = f"line {number}" if path is None else f"{path}: line {number}"

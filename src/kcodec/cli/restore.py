@@ -133,11 +133,12 @@ def _show(plan: Plan, output: Output) -> None:
 
 @dataclass
 class RestoredPartition:
-    """A partition and where it goes.
+    """A partition and its target.
 
-    records, end:   the committed ones in the source, and the offset behind the last of them.
-    begun:          the end of the target when the first of them was about to be written.
-    next_offset:    of the source: what is before it was committed. written: records of this run.
+    records, end:   Number of committed records in the source, and the offset after the last one.
+    begun:          End offset of the target before the first record was written.
+    next_offset:    Offset in the source up to which records were committed.
+    written:        Number of records of this run.
     """
 
     log: Log
@@ -158,7 +159,11 @@ class RestoredPartition:
 
 @dataclass
 class Plan:
-    """All parts. name: of the transactional id and the group; new: topics that are to be made."""
+    """All partitions to restore.
+
+    name: Name of the transactional id and of the group.
+    new:  Topics to create.
+    """
 
     name: str
     parts: list[RestoredPartition] = field(default_factory=list)
@@ -167,7 +172,7 @@ class Plan:
 
 
 def plan_of(options: argparse.Namespace, output: Output) -> Plan:
-    """Read every source to its end. Raises DecodeError at corruption, unless that is to be skipped."""
+    """Read every source to its end. Raise DecodeError for corruption, unless it is skipped."""
     renamed = dict(options.map)
     plan = Plan(options.name or _name_of(options.files))
     for log in _logs(options):
@@ -220,7 +225,7 @@ def _logs(options: argparse.Namespace) -> Iterator[Log]:
 
 
 def _count(part: RestoredPartition, options: argparse.Namespace, plan: Plan) -> None:
-    """Read all that is going to be written, values included, so that corruption is found now."""
+    """Read all records to write, including values, so that corruption is found now."""
     part.next_offset = part.log.log_start_offset
     stream = part.log.to_arrow(
         columns=("offset", "timestamp", "key", "value", "headers"),
@@ -254,7 +259,7 @@ def _earliest(decoded: DecodedRecords) -> int | None:
 
 
 def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> None:
-    """See that the targets are there, or are made, and can take what is written to them; nothing in a dry run."""
+    """Check or create the target topics, and check that they accept the records. In a dry run, create nothing."""
     from kcodec.client import NewTopic
 
     needed: dict[str, int] = {}
@@ -313,7 +318,7 @@ def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) 
 
 
 def read_progress(plan: Plan, options: argparse.Namespace) -> None:
-    """Read what an earlier run has committed. Raise CommandError if a target holds records of something else."""
+    """Read the progress of an earlier run. Raise CommandError if a target has records from elsewhere."""
     targets = [part.target for part in plan.parts]
     with make_admin(options) as admin:
         committed = admin.list_group_offsets(plan.name, targets, require_stable=True)
@@ -339,14 +344,14 @@ def read_progress(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _reader_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a reader of what is committed, all of it, whatever a file of properties says."""
+    """Return the options of a reader of all committed records, whatever a properties file contains."""
     given = client_options(options, "read_topic") | {"isolation_level": "read_committed", "on_error": "raise"}
     given.pop("on_corrupt", None)  # the former name of on_error
     return given
 
 
 def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
-    """Return whether a consumer gets any records: aborted ones, as of a restore that was killed, do not count."""
+    """Return whether a consumer gets any records. Aborted records, for example of a killed restore, do not count."""
     with kcodec.read_topic(
         target.topic,
         partitions=[target.partition],
@@ -361,7 +366,7 @@ def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
 
 
 class _Restoring:
-    """The writing half."""
+    """Writes the records of a plan."""
 
     def __init__(self, plan: Plan, options: argparse.Namespace, output: Output) -> None:
         self._plan = plan
@@ -372,7 +377,8 @@ class _Restoring:
         self._done = 0
 
     def run(self) -> None:
-        """Write all parts, one after the other. Parts that were committed before an error are not written again."""
+        """Write all partitions, one after the other. Records that were committed before an error are not written
+        again."""
         from kcodec.client import Producer
 
         given = client_options(self._options, "producer", max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
@@ -414,7 +420,7 @@ class _Restoring:
 
 
 def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
-    """Return the rows for `send_arrow`: all of them into one partition."""
+    """Return the rows for `send_arrow`, all for one partition."""
     pyarrow = needed_pyarrow("restore needs")
     batch = pyarrow.record_batch(decoded)
     columns = {name: batch[name] for name in ("key", "value", "headers")}

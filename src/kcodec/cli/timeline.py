@@ -46,7 +46,7 @@ def draw(log: Log, width: int, output: Output) -> None:
 
 
 class _Scale:
-    """From offsets to columns."""
+    """Converts offsets to columns."""
 
     def __init__(self, first: int, end: int, width: int) -> None:
         self.first = first

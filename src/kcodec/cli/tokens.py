@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _principal(name: str) -> KafkaPrincipal:
-    """USER or TYPE:USER."""
+    """Return the principal of an argument USER or TYPE:USER."""
     from kcodec.admin.delegation_tokens import KafkaPrincipal
 
     kind, colon, user = name.partition(":")

@@ -64,7 +64,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action; ERROR where it failed for a topic, which is said on stderr."""
+    """Run the action. Return ERROR if it failed for a topic, which is reported on stderr."""
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
 

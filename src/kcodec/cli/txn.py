@@ -73,7 +73,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action; FINDINGS where something hangs, was left behind, or could not be read."""
+    """Run the action. Return FINDINGS if a transaction is hanging or abandoned, or if a file could not be read."""
     if options.bootstrap_server is not None:
         if options.action not in txn_broker.ACTIONS:
             raise UsageError(f"{options.action} is for files: omit -b, or name a partition directory")
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """List or draw the transactions of every log named; FINDINGS where one could not be read."""
+    """List or draw the transactions of every named log. Return FINDINGS if one could not be read."""
     refuse_broker_options(options, **{"--longer-than": options.longer_than, "--pattern": options.pattern})
     for state in options.state or ():
         if state not in STATES:
@@ -102,7 +102,7 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Write the picture of the partition that was named to the file of --svg."""
+    """Write the picture of the named partition to the file of --svg."""
     logs = [log for log, _ in _logs(options.names)]
     if len(logs) != 1:
         raise UsageError(f"--svg takes one partition, got {len(logs)}; name a partition directory")
@@ -136,7 +136,7 @@ def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
     listed: set[str | None] = set()
 
     def found() -> Iterator[PartitionTransaction]:
-        """Yield the transactions requested. A partition that cannot be read is passed over, and its error kept."""
+        """Yield the requested transactions. If a partition cannot be read, skip it and keep its error."""
         states = tuple(options.state) if options.state else None
         known: dict[str, list[TransactionState]] = {}
         for log, directory in _logs(options.names):
@@ -169,7 +169,7 @@ def _place(one: PartitionTransaction) -> str | None:
 
 
 def _fields(now: int, sinks: Mapping[str, SinkBatch], one: PartitionTransaction) -> dict[str, Any]:
-    """Return the keys of a transaction as JSON, in this order."""
+    """Return the fields of a transaction for JSON, in this order."""
     of_offsets = "producer_id producer_epoch state first_offset last_offset marker_offset"
     of_times = "first_timestamp marker_timestamp coordinator_epoch"
     return {

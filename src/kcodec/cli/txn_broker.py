@@ -106,7 +106,7 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
             transactional_id_pattern=options.pattern,
         )
         status = ExitStatus.OK
-    except AdminError as error:  # some brokers were not to be heard: what the others know, and why
+    except AdminError as error:  # some brokers did not respond: show the results of the others, and the errors
         found, status = by_transactional_id(error.results), say_errors(error.errors, output)
     columns = ("transactional_id", "state", "producer_id", "coordinator")
     sinks = sinks_of(admin, found, output)
@@ -192,7 +192,7 @@ def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> 
 
 
 def _abort_command(options: argparse.Namespace, *what: str) -> str:
-    """Return the command that is advised; it reaches the same cluster. -X may hold secrets and is left out."""
+    """Return the recommended command for the same cluster. -X is left out, because it may contain secrets."""
     file = ["-F", options.properties_file] if options.properties_file else []
     return shlex.join(["kcodec", "txn", "abort", "-b", options.bootstrap_server, *file, *what])
 
@@ -213,7 +213,7 @@ def _hanging_row(one: HangingTransaction) -> list[Any]:
         f"{one.producer_id}/{one.producer_epoch}",
         one.start_offset,
         time_text(one.last_timestamp),
-        duration_text(one.age_ms) if one.age_ms >= 0 else "not known",  # records of the future tell no age
+        duration_text(one.age_ms) if one.age_ms >= 0 else "not known",  # records with future timestamps have no age
         one.transactional_id,
         Cell(one.why, "notable"),
     ]
@@ -245,7 +245,8 @@ def _abort(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 
 def _abort_ids(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Fence the producers of what is open, which ends it; a producer that has nothing open is left in peace."""
+    """Fence the producers of open transactions, which aborts these. Do not fence a producer without an open
+    transaction."""
     known, status = partial_results(lambda: admin.describe_transactions(options.names), output)
     opened = [name for name, one in known.items() if options.force or one.state in OPEN_STATES]
     for name, one in known.items():
@@ -318,7 +319,7 @@ def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 
 def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """(transactional id, (producer id, epoch)) of TransactionHandle.to_json, one a line."""
+    """Return (transactional id, (producer id, epoch)) of each line, which is written by TransactionHandle.to_json."""
     from kcodec.transactions.handle import TransactionHandle
 
     if path == "-":

@@ -27,7 +27,7 @@ GROUPS_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SinkBatch:
-    """The last batch that a sink has committed. application: its name, the transactional id and the group."""
+    """The last batch that a sink has committed. `application` is its name, its transactional id and its group."""
 
     application: str
     batch: int
@@ -36,7 +36,8 @@ class SinkBatch:
 
     @classmethod
     def of(cls, group: str, committed: Iterable[OffsetAndMetadata | None]) -> SinkBatch | None:
-        """Return what a sink has committed for a group; None if a sink committed none of the offsets."""
+        """Return the last batch that a sink has committed for a group; None if no sink has committed any of the
+        offsets."""
         for one in committed:
             try:
                 found: Any = json.loads("" if one is None else one.metadata)
@@ -61,7 +62,7 @@ def sinks_of_directory(directory: LogDirectory) -> dict[str, SinkBatch]:
 
 
 def sink_fields(sinks: Mapping[str, SinkBatch], transactional_id: str | None) -> dict[str, Any]:
-    """Return the key `sink` of a transaction as JSON: null, or application, batch, rows and query."""
+    """Return the field `sink` of a transaction for JSON: null, or application, batch, rows and query."""
     sink = sinks.get(transactional_id or "")
     return {"sink": None if sink is None else asdict(sink)}
 

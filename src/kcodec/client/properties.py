@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kcodec.client.java_classes import CLASSES, of_classes
+from kcodec.java_properties import read_properties
 from kcodec.network.option_names import meant_by
 from kcodec.network.options import ClientConfig
 from kcodec.options import OptionSet, counterparts, declaration
@@ -42,10 +43,6 @@ JAAS = re.compile(
 KERBEROS_MODULE = "Krb5LoginModule"
 KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
 WORDS = {"true": True, "false": False}
-# The syntax of java.util.Properties: what ends a name, escapes, and the letters of some of them.
-SEPARATOR = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:\s*[=:]\s*|\s+)")
-ESCAPE = re.compile(r"\\(u([0-9a-fA-F]{4})|.)")
-ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def options_of_property(name: str, value: str) -> dict[str, Any]:
@@ -264,30 +261,6 @@ def _remedy_of(owner: str | None, where: str) -> str:
 
 
 def properties_of_file(path: str | PathLike[str]) -> dict[str, str]:
-    """Return the properties of a file in the format of java.util.Properties: `name=value`, `name: value` or
-    `name value` on each line, comments after # or !, and lines that a backslash continues. Raise OSError."""
-    found = {}
-    lines = iter(Path(path).read_text(encoding="utf-8").splitlines())
-    for first in lines:
-        line = first.lstrip()
-        if not line or line[0] in "#!":
-            continue
-        while _is_continued(line):
-            line = line[:-1] + next(lines, "").lstrip()
-        name, value = _split(line)
-        found[_plain(name)] = _plain(value)
-    return found
-
-
-def _is_continued(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _split(line: str) -> tuple[str, str]:
-    match = SEPARATOR.match(line)
-    return (line, "") if match is None else (match[1], line[match.end() :])
-
-
-def _plain(text: str) -> str:
-    """Return a text without its escapes."""
-    return ESCAPE.sub(lambda found: chr(int(found[2], 16)) if found[2] else ESCAPED.get(found[1], found[1]), text)
+    """Return the properties of a file in the format of java.util.Properties, in UTF-8. Of properties with equal names,
+    the last one counts. Raise OSError if the file cannot be read."""
+    return {one.name: one.value for one in read_properties(Path(path).read_text(encoding="utf-8"))}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warning of a call that waits while no broker responds: with a wrong host or port it would be silent until its
-timeout. Consumers and producers have their own reports (`kcodec.consumer.waiting_report`, `kcodec.producer.reports`).
+"""The warning of a call that waits while no broker responds. Without it, a call with a wrong host or port would be
+silent until its timeout. Consumers and producers have their own reports (`kcodec.consumer.waiting_report`,
+`kcodec.producer.reports`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ MAX_NAMED_TOPICS: Final = 5
 def reported(flow: Flow[T], cluster: Cluster, doing: str, limit: float, logger: str) -> Flow[T]:
     """Run a flow, and log one warning if no broker responds for some seconds.
 
-    doing: names the call. limit: seconds that it waits in total. logger: the name of the logger.
+    doing:  Text that names the call.
+    limit:  Time limit of the call in seconds.
+    logger: Name of the logger.
     """
     watch = yield from spawn(report_brokers(cluster, doing, limit, logger), "broker report")
     try:
@@ -43,7 +46,7 @@ def report_brokers(
     logger: str,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Flow[None]:
-    """Log one warning each time that no broker responds for some seconds. Run until it is cancelled, or over."""
+    """Log one warning each time that no broker responds for some seconds. Run until the flow is cancelled."""
     since: float | None = None
     was_logged = False
     while True:

@@ -48,7 +48,7 @@ class ListedOffset:
 def list_offsets_handler(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> ApiHandler[TopicPartition, ListedOffset]:
-    """Return the handler for `request_items`. timestamps: in the form of the protocol, see `timestamp_of`."""
+    """Return the handler for `request_items`. `timestamps` are in the form of the protocol; see `timestamp_of`."""
 
     def of(topic: str, number: int) -> Any:
         return ListOffsetsPartition(
@@ -107,8 +107,9 @@ def list_offsets(
     isolation_level: IsolationLevel | str,
     timeout: float,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Return offsets for a consumer. specs: partition -> "earliest", "latest", "max_timestamp" or milliseconds since
-    1970.
+    """Return offsets for a consumer.
+
+    specs: For each partition, "earliest", "latest", "max_timestamp" or milliseconds since 1970.
 
     A timestamp selects the first record at or after it; the offset is -1 if none exists. Raises ValueError, or the
     error of the first partition that has one, with a note on the others: BrokerError, AuthorizationError,

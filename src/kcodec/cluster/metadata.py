@@ -53,9 +53,14 @@ TOPIC_IDLE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ClusterTimes:
-    """Times in seconds. request: for one request; metadata_max_age; rebootstrap_trigger: time without metadata after
-    which the client returns to the bootstrap servers (None: never); backoff(attempt, random) -> seconds; unknown_topic:
-    maximum wait for a topic that brokers call unknown."""
+    """Times in seconds.
+
+    request:             Timeout of one request.
+    metadata_max_age:    Maximum age of the metadata.
+    rebootstrap_trigger: Time without metadata after which the client returns to the bootstrap servers; None: never.
+    backoff:             Function that returns the time before a repeat, from its number and a random number.
+    unknown_topic:       Maximum wait for a topic that brokers report as unknown.
+    """
 
     request: float
     metadata_max_age: float
@@ -105,7 +110,7 @@ class Cluster:
         return self.finalized_features.get("transaction.version", 0)
 
     def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
-        """Take the API versions and features of a broker; the features of the highest epoch count."""
+        """Store the API versions and features of a broker. The features of the highest epoch count."""
         self.versions[node_id] = versions
         if versions.finalized_features_epoch > self.features_epoch or self.features_epoch == -2:
             self.features_epoch = versions.finalized_features_epoch
@@ -118,7 +123,7 @@ class Cluster:
         return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
 
     def partition(self, partition: TopicPartition) -> Partition | None:
-        """Return what is known of a partition; its leader is below 0 if there is no leader."""
+        """Return the metadata of a partition. Its leader is negative if there is no leader."""
         topic, number = partition
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(number)
@@ -148,7 +153,7 @@ class Cluster:
     # What is missed
 
     def add_topics(self, names: Iterable[str]) -> None:
-        """Include these topics in the metadata from now on; request an update if one of them is new."""
+        """Include these topics in the metadata from now on. Request an update if one of them is new."""
         now = self.clock()
         for name in names:
             if name not in self._topics_used_at:
@@ -170,7 +175,8 @@ class Cluster:
         self.request_update(f"{topic}-{partition} has another leader")
 
     def learn_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """Take a leader from a response (Produce v10+, Fetch v12+: current_leader); older epochs are ignored."""
+        """Store the leader from a response (current_leader: Produce from version 10, Fetch from version 12). Ignore
+        older epochs."""
         found = self.topics.get(topic)
         known = found.partitions.get(partition) if found else None
         if known is not None and leader in self.brokers and leader_epoch > known.leader_epoch:
@@ -178,7 +184,7 @@ class Cluster:
             self.changed.set()
 
     def learn_brokers(self, endpoints: Iterable[Any]) -> None:
-        """Take the brokers of such a response (node_endpoints)."""
+        """Store the brokers from such a response (node_endpoints)."""
         for end in endpoints:
             self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
 
@@ -207,7 +213,8 @@ class Cluster:
             self.add_topics([topic])
             found = self.topics.get(topic)
             if found is not None and found.error in LASTING_TOPIC_ERRORS:
-                # Not remembered: a permission may be given, a topic made; the next call requests it again.
+                # The error is not stored, because a permission may be granted or the topic created. The next call
+                # requests it again.
                 self._topics_used_at.pop(topic, None)
                 del self.topics[topic]
                 raise broker_error(found.error, f"Metadata of topic {topic!r}", resource=topic)
@@ -255,7 +262,7 @@ class Cluster:
         return "no broker of bootstrap_servers has responded yet" if not self.updates else None
 
     def refresh(self, timeout: float) -> Flow[None]:
-        """Wait for the next response to a Metadata request, which may be under way already. Raises
+        """Wait for the next response to a Metadata request, which may already be in flight. Raises
         DeliveryTimeoutError, AuthenticationError."""
         deadline = self.clock() + timeout
         before = self.updates
@@ -269,7 +276,7 @@ class Cluster:
                 raise self.last_error
 
     def refresh_all(self, timeout: float) -> Flow[None]:
-        """Wait for newer metadata of all topics. Raises as `refresh`."""
+        """Wait for newer metadata of all topics. Raise the errors of `refresh`."""
         deadline, before = self.clock() + timeout, self.updates_of_all
         self._waiting_for_all += 1
         try:
@@ -290,7 +297,7 @@ class Cluster:
             yield from self._request_metadata()
             if self.updates == before:
                 self._is_update_requested = not isinstance(self.last_error, AuthenticationError)
-                if not self._is_update_requested:  # a password does not get better, and an account may be locked
+                if not self._is_update_requested:  # the same password fails again, and may lock the account
                     yield from wait(self._update_requested, self.times.metadata_max_age)
                 if attempt >= max(len(self.brokers), 1):
                     self._rebootstrap("no known broker responds")
@@ -323,7 +330,7 @@ class Cluster:
         return False
 
     def _request_metadata(self) -> Flow[None]:
-        """Send one Metadata request. Keep its response, or the reason of its failure."""
+        """Send one Metadata request. Apply its response, or store the reason of its failure."""
         from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
         now = self.clock()
@@ -350,7 +357,8 @@ class Cluster:
         self.apply(reply, are_all)
 
     def _drop_impossible_topics(self) -> None:
-        """Stop requesting names that no request can hold: with one of them, no topic would get metadata any more."""
+        """Stop requesting names that a request cannot contain. With such a name, no topic would get metadata any
+        more."""
         for name in list(self._topics_used_at):
             try:
                 check_topic(name, "topic")
@@ -359,7 +367,7 @@ class Cluster:
                 log.error("metadata of a topic cannot be requested: %s", error)
 
     def apply(self, reply: Reply, are_all: bool = False) -> None:
-        """Apply a MetadataResponse. are_all: it lists all topics, so the others no longer exist."""
+        """Apply a MetadataResponse. With `are_all`, it lists all topics, so all other topics no longer exist."""
         message = reply.message
         if message.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
             self._rebootstrap("a broker requested it")
@@ -447,9 +455,9 @@ class Cluster:
         return known
 
     def find_coordinators(self, kind: str, keys: Iterable[str], timeout: float) -> Flow[dict[str, KcodecError]]:
-        """Look up the coordinators of several groups or transactional ids once: in one request from version 4 on
-        (KIP-699), one after the other before. Return the errors of keys: a TransportError if a later attempt may
-        succeed."""
+        """Look up the coordinators of several groups or transactional ids once. From version 4 on, one request names
+        all of them (KIP-699); below, they are requested one by one. Return the errors by key: a TransportError if a
+        later attempt may succeed."""
         errors = yield from self._find_coordinators(kind, list(keys), timeout)
         for key, error in errors.items():
             if _is_passing(error):
@@ -494,7 +502,7 @@ class Cluster:
                         resource=key,
                         message=coordinator.error_message,
                     )
-                    note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
+                    note_final(error)  # an abort does not help to find a coordinator
                 else:
                     self._coordinators[kind, key] = node_id = coordinator.node_id
                     self.coordinator_errors.pop((kind, key), None)

@@ -2,9 +2,9 @@
 """The retry driver of calls with many items: it requests each item from its broker and repeats retriable failures.
 
 The items of Admin's calls, and of a consumer's calls about offsets, are topics, partitions, groups or ids.
-`request_items` finds the broker of each item, sends one request for all items of a broker, takes the results, and
-requests items with a retriable error again (the controller, a leader or a coordinator has moved, a broker is starting)
-until the deadline. Kafka's KafkaAdminClient has Call and AdminApiDriver for this.
+`request_items` finds the broker of each item and sends one request for all items of a broker. Until the deadline, it
+requests items with a retriable error again, for example if a leader has moved or a broker is starting. In Kafka, Call
+and AdminApiDriver of KafkaAdminClient do this.
 
 No error is dropped: `Outcome` has a result or an error for each item. `Outcome.value()` returns the results or raises.
 It raises the error itself if there was one item, otherwise `AdminError`, an ExceptionGroup that also has the results of
@@ -37,9 +37,10 @@ from kcodec.quantities import seconds_text
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# A broker knows a new topic some 100 ms after the controller made it: "unknown" is requested again for this time.
+# A broker learns of a new topic a little after the controller has created it, so an unknown topic is requested again
+# for this time.
 UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
-# Requests of one call that are under way at a time.
+# Maximum number of requests of one call that are in flight at a time.
 MAX_PARALLEL_REQUESTS = 32
 # Errors that stand in the note of another, in words.
 MAX_NOTED_ERRORS = 5
@@ -83,11 +84,11 @@ class ItemResult(NamedTuple):
 
 @dataclass(frozen=True)
 class CallContext:
-    """The context of such flows.
+    """The context of flows that use the retry driver.
 
-    api_timeout: seconds for a call without its own timeout (Kafka: default.api.timeout.ms).
-    now:         milliseconds since 1970, used only for the age of transactions.
-    late:        the error of an item without a result at the deadline.
+    api_timeout: Timeout in seconds of a call without a `timeout` (Kafka: default.api.timeout.ms).
+    now:         Returns the time in ms since 1970. It is only used for the age of transactions.
+    late:        Class of the error of an item without a result at the deadline.
     """
 
     cluster: Cluster
@@ -101,7 +102,7 @@ class CallContext:
         return self.cluster.clock
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """Return the deadline of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
+        """Return the deadline of a call that begins now. `timeout` is in seconds; None stands for `api_timeout`."""
         limit = self.api_timeout if timeout is None else timeout
         return Deadline(self.clock, self.clock() + limit, limit)
 
@@ -110,14 +111,14 @@ class CallContext:
         return min(self.cluster.times.request, deadline.remaining)
 
     def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
-        """Wait before the next attempt; `attempt` counts those that failed, from 0."""
+        """Wait before the next attempt. `attempt` is the number of the failed attempt, from 0."""
         pause = self.cluster.times.backoff(attempt, self.cluster.random.random())
         yield from sleep(min(pause, max(deadline.left, 0.0)))
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """The deadline of a call. `limit`: seconds of the whole call."""
+    """The deadline of a call. `limit` is the time limit of the whole call in seconds."""
 
     clock: Clock
     at: float
@@ -125,38 +126,38 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left; negative after the deadline."""
+        """The remaining seconds; negative after the deadline."""
         return self.at - self.clock()
 
     @property
     def remaining(self) -> float:
-        """Seconds left, 0 once the deadline has passed: the `timeout` of the next step of the same call."""
+        """The remaining seconds, or 0 after the deadline: the `timeout` of the next step of the same call."""
         return max(self.left, 0.0)
 
     def share(self, steps: int) -> float:
-        """Return the seconds for the next of `steps` steps of a call. A call with partial results must not spend all
-        its time on the first broker that does not respond; a step that finishes early leaves its time to the next
-        ones."""
+        """Return the seconds for the next step of a call with `steps` remaining steps. A call with partial results must
+        not spend all its time on the first broker that does not respond. A step that finishes early leaves its time to
+        the next steps."""
         return self.remaining / steps
 
     @property
     def left_ms(self) -> int:
-        """Milliseconds left, for the timeout_ms of a request."""
+        """The remaining milliseconds, for the timeout_ms of a request."""
         return max(int(self.left * 1000), 1)
 
 
 @dataclass(frozen=True)
 class ApiHandler(Generic[K, V]):
-    """How an API is requested for items (Kafka: AdminApiHandler).
+    """The parts of a request for items that depend on the API (Kafka: AdminApiHandler).
 
-    doing:     a phrase such as "delete topic"; errors begin with "delete topic 'orders'".
-    route:     selects the broker of an item.
-    request:   returns the request for some items; the deadline is for its timeout_ms.
-    read:      returns the result of each item in a response.
-    final:     retriable codes that are not retried here.
-    resource:  returns the resource that the error of an item names.
-    at_most:   maximum number of items in one request, to bound the size of request and response.
-    lowest, highest: bounds on the version.
+    doing:     Text such as "delete topic". Errors begin with "delete topic 'orders'".
+    route:     Selects the broker of an item.
+    request:   Returns the request for some items. The deadline is for its timeout_ms.
+    read:      Returns the result of each item in a response.
+    final:     Retriable codes that are not retried here.
+    resource:  Returns the resource that the error of an item names.
+    at_most:   Maximum number of items in one request, which limits the size of request and response.
+    lowest, highest: Bounds of the version.
     """
 
     doing: str
@@ -183,9 +184,10 @@ def request_items(
 ) -> Generator[Any, Any, Outcome[K, V]]:
     """Request items until each has a result or a final error, or the deadline has passed.
 
-    on_result: called with each result at once. is_needed: called before an item is requested again; an item that is no
-    longer needed gets neither a result nor an error. causes: receives the last error of each item that is requested
-    again, until the item has a result.
+    on_result: Called with each result when it arrives.
+    is_needed: Called before an item is requested again. An item that is no longer needed gets neither a result nor an
+               error.
+    causes:    Receives the last error of each item that is requested again, until the item has a result.
     """
     outcome: Outcome[K, V] = Outcome(handler.doing)
     last = {} if causes is None else causes
@@ -217,7 +219,11 @@ def results(
 
 @dataclass
 class _RetryDriver(Generic[K, V]):
-    """One run of `request_items`. last: the last error of each item to be requested again; begin: time of the clock."""
+    """One run of `request_items`.
+
+    last:  Last error of each item to be requested again.
+    begin: Start of the run, by the clock.
+    """
 
     _context: CallContext
     _handler: ApiHandler[K, V]
@@ -228,7 +234,7 @@ class _RetryDriver(Generic[K, V]):
     _begin: float
 
     def request(self, items: list[K]) -> Flow[None]:
-        """Request items once. Those whose broker is known do not wait until those of the others are found."""
+        """Request items once. Items whose broker is known do not wait for the look-up of other brokers."""
         if self._deadline.left <= 0:
             return
         route = self._handler.route
@@ -345,7 +351,7 @@ class _RetryDriver(Generic[K, V]):
         return True
 
     def _failed(self, items: list[K], error: KcodecError) -> None:
-        """Handle a missing node or response: request the items again, unless that cannot help."""
+        """Handle a missing node or response: request the items again, unless a repeat cannot help."""
         if isinstance(error, BrokerError):
             is_passing = self._may_retry(error.code)
         else:
@@ -374,7 +380,7 @@ class _RetryDriver(Generic[K, V]):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return topic -> its partitions, as most requests need them."""
+    """Return the partitions of each topic, in the form that most requests need."""
     found: dict[str, list[int]] = {}
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)

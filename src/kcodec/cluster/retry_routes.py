@@ -16,7 +16,8 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import count_text
 
 K = TypeVar("K")
-# After which errors the request goes to another broker; None: no response. After others it goes to the same again.
+# Errors after which the request goes to another broker; None stands for no response. After other errors, it goes to the
+# same broker.
 NOT_THE_CONTROLLER = frozenset({None, ErrorCode.NOT_CONTROLLER})
 NOT_THE_COORDINATOR = frozenset({None, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 # These requests name their topics, so that no broker responds with INCONSISTENT_TOPIC_ID.
@@ -26,21 +27,22 @@ NOT_THE_LEADER = STALE_LEADER_CODES | {
     ErrorCode.LISTENER_NOT_FOUND,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
 }
-# How long one look for a topic waits before it counts as unknown for now.
+# The time that one look-up of a topic waits before the topic counts as unknown for now.
 TOPIC_PATIENCE_SECONDS = 1.0
 
 
 class Route(ABC, Generic[K]):
     """Selects the broker that gets the request for an item.
 
-    may_lag: that broker learns of new topics later than the controller, so an unknown topic may be known soon.
+    may_lag: Whether this broker learns of new topics later than the controller, so that an unknown topic may be known
+             soon.
     """
 
     may_lag = True
 
     @abstractmethod
     def known(self, item: K) -> int | None:
-        """Return the node of an item; None: unknown now."""
+        """Return the node of an item; None if it is unknown now."""
 
     def look_up(self, items: list[K], timeout: float) -> Flow[dict[K, KcodecError]]:
         """Look up the unknown nodes of all items together, once. Return the errors of items: a TransportError if a
@@ -59,7 +61,7 @@ class Route(ABC, Generic[K]):
 
 
 class OneBroker(Route[Any]):
-    """One broker for all items. ANY_NODE: any broker, with one request for all items."""
+    """One broker for all items. ANY_NODE selects any broker, with one request for all items."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -85,8 +87,8 @@ class EachBroker(Route[int]):
 
 
 class Controller(Route[Any]):
-    """The active controller. A KRaft cluster names any broker, which forwards; one with ZooKeeper names the
-    controller."""
+    """The active controller. A KRaft cluster reports any broker, which forwards requests; a cluster with ZooKeeper
+    reports the controller."""
 
     may_lag = False
 
@@ -113,7 +115,7 @@ class Controller(Route[Any]):
 
 
 class EachCoordinator(Route[str]):
-    """The coordinator of the group or transactional id that is the item; kind: "group" or "transaction"."""
+    """The coordinator of the group or transactional id that is the item. `kind` is "group" or "transaction"."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster

@@ -47,7 +47,7 @@ class Broker:
 
 @dataclass
 class Partition:
-    """A partition in the metadata. leader: -1 while none exists; leader_epoch: -1 if unknown."""
+    """A partition in the metadata. `leader` is -1 while none exists; `leader_epoch` is -1 if unknown."""
 
     leader: int
     leader_epoch: int
@@ -58,7 +58,7 @@ class Partition:
 
 @dataclass
 class Topic:
-    """A topic in the metadata. error: the error code of the topic, 0 if none exists."""
+    """A topic in the metadata. `error` is the error code of the topic, or 0."""
 
     name: str
     topic_id: UUID = NO_UUID

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assigned partitions of a consumer and its position in each of them (Kafka: SubscriptionState).
 
-A partition is read from `position` on. Fetched records and responses to offset requests arrive later. Each belongs to
-the `version` of the state that it was requested for, and is dropped after a seek or a new assignment.
+A partition is read from `position`. Fetched records and responses to offset requests arrive later. Each of them belongs
+to the `version` that the state had at the time of the request. After a seek or a new assignment, it is dropped.
 
-Automatic commits use the completed position. It is behind the position by the records that the application was given
-last: those count as completed when it requests the next ones.
+Automatic commits use the completed position. The records that the application got last are not completed yet, so the
+completed position is before them. They count as completed when the application requests the next records.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ AWAITED: Final[dict[str | None, str]] = {
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """The position of a consumer in one partition. Changed on the loop's thread, or by the caller of poll under the
-    assignment's lock.
+    """The position of a consumer in one partition. It is changed on the loop's thread, or by the caller of poll under
+    the lock of the assignment.
 
-    position:       the next offset to read; None while it is unknown.
-    position_epoch: the leader epoch of the record before it (KIP-320); -1: unknown.
-    chunk:          decoded records that an iteration delivers one by one; it then determines the position. Setting
-                    another position ends it.
-    version:        changes after each seek; 0 once the partition is no longer assigned.
+    position:       Next offset to read; None while it is unknown.
+    position_epoch: Leader epoch of the record before the position (KIP-320); -1 if it is unknown.
+    chunk:          Decoded records that an iteration delivers one by one. They then determine the position. Setting
+                    another position ends the chunk.
+    version:        Number that changes after each seek; 0 when the partition is no longer assigned.
     awaiting:       COMMITTED, RESET or VALIDATION while the partition cannot be read for that reason, otherwise None.
-    reset_to:       the target of a RESET: "earliest", "latest" or a time in ms; None: see auto_offset_reset.
-    is_paused:      by the user: nothing is delivered, fetched data is kept.
-    is_held_back:   on_assigned runs and may seek first: nothing is delivered yet.
-    is_revoking:    the partition is about to be revoked: nothing is delivered any more.
-    preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
-    error:          what poll raises, until a seek.
-    is_error_passing: poll raises `error` once, and then the position is requested again.
-    is_error_reported: poll has raised `error` once, and goes on with other partitions.
-    stored:         what the application has stored to be committed (`store_offsets`); None: nothing.
-    is_added:       the application added it to the partitions that its group assigns, so that no rebalance revokes it.
-    is_skipped:     the application does not read it, although its group assigns it: it has no position.
-    has_moved:      the position has moved past records, markers or aborted records since it was set.
-    high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: unknown.
+    reset_to:       Target of a RESET: "earliest", "latest" or a time in ms. None: see auto_offset_reset.
+    is_paused:      The user has paused the partition: nothing is delivered, fetched data is kept.
+    is_held_back:   on_assigned runs, and may seek: nothing is delivered yet.
+    is_revoking:    The partition is about to be revoked: nothing more is delivered.
+    preferred_replica: Broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
+    error:          Error that poll raises until a seek.
+    is_error_passing: Whether poll raises `error` only once, and the position is then requested again.
+    is_error_reported: Whether poll has raised `error`, and continues with other partitions.
+    stored:         Offset that the application has stored for a commit (`store_offsets`), or None.
+    is_added:       Whether the application added it to the partitions of the group, so that no rebalance revokes it.
+    is_skipped:     Whether the application does not read it although the group assigns it. It then has no position.
+    has_moved:      Whether the position has moved past records, markers or aborted records since it was set.
+    high_watermark, last_stable_offset, log_start_offset: Values of the last response; -1 if unknown.
     """
 
     topic_partition: TopicPartition
@@ -103,7 +103,7 @@ class PartitionState:
         # Python runs the handlers of signals when it calls a function, and after a call. The only call from here on is
         # the last step, so an interruption such as Ctrl-C finds all of this done, or nothing.
         self._offset, self.chunk, chunk.stopped_at = offset, None, delivered
-        deque(chunk.iterator, maxlen=0)  # whatever still holds the iterator gets no more records
+        deque(chunk.iterator, maxlen=0)  # any remaining user of the iterator gets no more records
 
     @property
     def position_epoch(self) -> int:
@@ -135,7 +135,7 @@ class PartitionState:
         return self._offset
 
     def note_delivery(self) -> None:
-        """Call this before the position moves past records that the application is given: they are not completed
+        """Call this before the position moves past records that the application gets, because they are not completed
         yet."""
         if self._before is None:
             self._before = self.log_position
@@ -155,7 +155,8 @@ class PartitionState:
             self._before = None if offset >= here.offset else LogPosition(offset, leader_epoch)
 
     def take_back(self) -> None:
-        """Return to the completed position: records delivered after it were not processed, or not received."""
+        """Move the position back to the completed position, because later records were not processed or not
+        received."""
         back, here = self.completed_position, self.log_position
         if back is None or here is None:
             return
@@ -192,10 +193,10 @@ class PartitionState:
 class Assignment:
     """The assigned partitions.
 
-    lock: a threading lock in the sync API, a null context in asyncio; held while states change.
-    post: runs a function on the loop's thread; from any thread.
-    changed: set on the loop after any change that fetcher and positions should check.
-    delivery: what the last request for records gave to an iteration.
+    lock:     A threading lock in the sync API, a null context in asyncio. It is held while states change.
+    post:     Runs a function on the loop's thread. It may be called from any thread.
+    changed:  Set on the loop after any change that fetcher and positions must check.
+    delivery: Result of the last request for records of an iteration.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], post: Callable[[Callable[[], None]], None]) -> None:
@@ -214,13 +215,13 @@ class Assignment:
     # Requests for records, on the thread of the application
 
     def begin_request(self) -> None:
-        """Begin a request of the application for records, which completes those that it was given before."""
+        """Begin a request of the application for records, which completes the records of the previous request."""
         self.delivery.is_over = True
         self.delivery = Delivery()
         self.complete()
 
     def complete(self) -> None:
-        """Count all records that the application was given as completed."""
+        """Count all delivered records as completed."""
         with self.lock:
             for state in self._given:
                 state.complete()
@@ -231,18 +232,21 @@ class Assignment:
         self._given.append(state)
 
     def take_back_request(self) -> None:
-        """Undo an interrupted request: the application was not given what was taken for it. The next record is requested
-        again, as the next request completes only records that were given for a request."""
+        """Undo an interrupted request, because the application did not get its records.
+
+        The application must request the next record again: the next request completes only records that were given for
+        a request.
+        """
         self.interrupt()
         with self.lock:
             for state in self._given:
                 state.take_back()
             self._given.clear()
-        self.poke()  # what was taken is fetched again
+        self.poke()  # the records that were taken are fetched again
 
     def take_back(self) -> None:
-        """Any thread: return to the completed positions, as the application failed while it processed the last
-        records."""
+        """Any thread: move positions back to the completed positions, because the application failed while it processed
+        the last records."""
         with self.lock:
             for state in self.partitions.values():
                 state.take_back()
@@ -279,27 +283,26 @@ class Assignment:
     def consumed(
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: return the positions in the form to commit: the next offsets to read. is_kept: without partitions
-        that are being revoked, or are lost."""
+        """Any thread: return the positions for a commit: the next offsets to read. With `is_kept`, leave out partitions
+        that are being revoked or are lost."""
         return self._offsets(lambda state: state.log_position, partitions, is_kept)
 
     def completed(
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: as `consumed`, without the records that the application is still processing, for automatic
-        commits."""
+        """Any thread: return the completed positions, for automatic commits."""
         return self._offsets(lambda state: state.completed_position, partitions, is_kept)
 
     def passed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: as `consumed`, only the positions that have moved past all records of a chunk, and past the
-        markers and aborted records that follow them."""
+        """Any thread: return the positions as `consumed` does, but only those that have moved past all records of a
+        chunk, and past the markers and aborted records that follow."""
         return self._offsets(
             lambda state: state.log_position if state.has_moved and state.chunk is None else None, partitions, False
         )
 
     def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Any thread: keep these offsets to be committed. Raise ValueError for a partition that is not assigned; then
-        none of them is stored."""
+        """Any thread: store these offsets for a commit. If a partition is not assigned, raise ValueError and store none
+        of them."""
         with self.lock:
             for state, stored in [(self.state(partition), stored) for partition, stored in offsets.items()]:
                 state.stored = stored
@@ -307,7 +310,7 @@ class Assignment:
     def stored(
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: as `consumed`, the offsets that the application has stored."""
+        """Any thread: return the offsets that the application has stored."""
         with self.lock:
             chosen = self.partitions if partitions is None else frozenset(partitions)
             return {
@@ -338,8 +341,11 @@ class Assignment:
         self.changed.set()
 
     def add(self, partitions: Iterable[TopicPartition], *, is_added: bool = False) -> None:
-        """Add partitions, which are read from the committed offsets on; those already assigned keep their state.
-        is_added: see `PartitionState`."""
+        """Add partitions, which are read from the committed offsets. Partitions that are already assigned keep their
+        state.
+
+        is_added: See `PartitionState`.
+        """
         with self.lock:
             for partition in partitions:
                 state = self.partitions.get(partition)
@@ -371,9 +377,10 @@ class Assignment:
         self._has_changed()
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Continue at `offset`. Responses under way for this partition are dropped when they arrive.
+        """Continue at `offset`. Responses to earlier requests for this partition are dropped when they arrive.
 
-        leader_epoch: of the record before it, -1 if unknown; with one, the position is validated first (KIP-320).
+        leader_epoch: Epoch of the record before it, or -1 if unknown. If it is known, the position is validated first
+                      (KIP-320).
         """
         with self.lock:
             state = self._renewed(partition)
@@ -382,7 +389,7 @@ class Assignment:
         self._has_changed()
 
     def reset(self, partition: TopicPartition, to: str | int | None = None) -> None:
-        """Look up where to continue: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
+        """Look up where to continue: "earliest", "latest" or a time in ms. With None, auto_offset_reset decides."""
         with self.lock:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
@@ -397,8 +404,8 @@ class Assignment:
         return state
 
     def fail(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:
-        """Stop reading the partition; poll raises `error` until a seek. is_passing: poll raises it once, then the
-        position is requested again."""
+        """Stop reading the partition. Poll raises `error` until a seek. With `is_passing`, poll raises it once, and
+        then the position is requested again."""
         with self.lock:
             self.note_error(state, error, is_passing=is_passing)
         self._has_changed()

@@ -28,21 +28,21 @@ class RebalanceListener:
 
 
 class Work(Protocol):
-    """What a poll waits for; `ConsumerCore` and `GroupSession` implement it."""
+    """The interface through which a poll waits. `ConsumerCore` and `GroupSession` implement it."""
 
     @property
     def waits_in_flow(self) -> bool:
-        """As `ConsumerCore.waits_in_flow`."""
+        """See `ConsumerCore.waits_in_flow`."""
         ...
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
-        """As `ConsumerCore.wait_for_work`."""
+        """See `ConsumerCore.wait_for_work`."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Callback:
-    """One call of a function of the application. completed: set when it has returned, or was cancelled."""
+    """One call of a function of the application. `completed` is set when it has returned or was cancelled."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -50,18 +50,21 @@ class Callback:
     completed: Signal = field(default_factory=Signal)
 
     def call(self) -> Any:
-        """Call the function, where the application polls; the result may be awaitable."""
+        """Call the function on the thread or task that polls. The result may be awaitable."""
         return self.function(*self.arguments)
 
     def complete(self) -> None:
-        """On the loop: note that it has returned, or raised an error that poll raises."""
+        """On the loop: note that the function has returned, or has raised an error, which poll then raises."""
         self.is_completed = True
         self.completed.set()
 
 
 class CallbackQueue:
-    """The callbacks to call, in order. posted: set on the loop when there are any; interrupt: called then, too, as an
-    iteration does not wait for anything."""
+    """The callbacks to call, in order.
+
+    posted:    Set on the loop when there are callbacks.
+    interrupt: Also called then, because an iteration does not wait for `posted`.
+    """
 
     def __init__(self, posted: Signal, interrupt: Callable[[], None]) -> None:
         self.waiting: deque[Callback] = deque()
@@ -83,8 +86,8 @@ class CallbackQueue:
         return callback
 
     def begin(self, callback: Callback) -> None:
-        """Any thread, right before the call: remove it from the queue, so that an interrupted poll loses no
-        callback."""
+        """Any thread: remove a callback from the queue, immediately before its call, so that an interrupted poll loses
+        none."""
         self._current = callback
         with suppress(ValueError):  # close takes them out itself
             self.waiting.remove(callback)

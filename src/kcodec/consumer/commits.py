@@ -35,7 +35,7 @@ MAX_NAMED_PARTITIONS = 20
 
 
 def named_text(names: Iterable[str]) -> str:
-    """Return a list of partitions for a log line or an error, which names MAX_NAMED_PARTITIONS at most."""
+    """Return a text for a log line or an error that names at most MAX_NAMED_PARTITIONS partitions."""
     all_names = list(names)
     more = f" and {len(all_names) - MAX_NAMED_PARTITIONS} more" if len(all_names) > MAX_NAMED_PARTITIONS else ""
     return ", ".join(all_names[:MAX_NAMED_PARTITIONS]) + more
@@ -43,8 +43,12 @@ def named_text(names: Iterable[str]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The turn of a commit that its caller waits for, among the commits in the background. has_begun: those before it
-    have ended. is_over: the next one may begin. changed: set with each."""
+    """The turn, among the commits in the background, of a commit for which its caller waits.
+
+    has_begun: Whether the commits before it have ended.
+    is_over:   Whether the next commit may begin.
+    changed:   Set when one of these changes.
+    """
 
     has_begun: bool = False
     is_over: bool = False
@@ -53,8 +57,11 @@ class _Turn:
 
 @dataclass(slots=True, eq=False)
 class _CommitRequest:
-    """A commit. callbacks: with the offsets of their calls. states: those of the partitions that were assigned when it
-    was requested."""
+    """A requested commit.
+
+    callbacks: Callbacks, each with the offsets of its call.
+    states:    States of the partitions that were assigned at the time of the request.
+    """
 
     offsets: dict[TopicPartition, OffsetAndMetadata]
     callbacks: list[tuple[OnCommitted, dict[TopicPartition, OffsetAndMetadata]]]
@@ -63,20 +70,21 @@ class _CommitRequest:
     is_over: bool = False
 
     def merge(self, newer: _CommitRequest) -> bool:
-        """Add the next request to this one, whose offsets it replaces, and return whether that is possible. A callback
-        must not get an error of a partition that its call did not name."""
+        """Add the next request to this one. Its offsets replace those of this request. Return False if this is not
+        possible, because a callback must not get an error of a partition that its call did not name."""
         if (self.callbacks or newer.callbacks) and self.offsets.keys() != newer.offsets.keys():
             return False
         self.offsets.update(newer.offsets)
         self.callbacks += newer.callbacks
         self.is_forced |= newer.is_forced
-        for partition in newer.offsets:  # which may have been assigned again, or be committed without being assigned
+        for partition in newer.offsets:  # these may have been assigned again, or are not assigned at all
             self.states.pop(partition, None)
         self.states.update(newer.states)
         return True
 
     def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Remove partitions that were revoked since: a commit of another generation must not include them."""
+        """Remove partitions that were revoked meanwhile, because a commit of another generation must not include
+        them."""
         return {
             partition: offset
             for partition, offset in self.offsets.items()
@@ -87,7 +95,8 @@ class _CommitRequest:
 class Commits:
     """The commits of one consumer, in order, one at a time.
 
-    committed: None for a consumer without a group. member: returns the current identity to commit with.
+    committed: The committed offsets; None for a consumer without a group.
+    member:    Returns the current identity for a commit.
     """
 
     def __init__(
@@ -123,7 +132,7 @@ class Commits:
         return self._settings.enable_auto_commit and self._committed is not None
 
     def requested(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: return the offsets of a commit without offsets: the positions, or what is stored."""
+        """Any thread: return the offsets for a commit that names none: the positions, or the stored offsets."""
         assignment = self._assignment
         return assignment.consumed() if self._settings.enable_auto_offset_store else assignment.stored()
 
@@ -132,7 +141,7 @@ class Commits:
         self._last = {}
 
     def note_poll(self, now: float) -> None:
-        """Any thread, when records are requested: all records delivered before are completed."""
+        """Any thread: note that records are requested, which completes all records that were delivered before."""
         if not self.is_automatic:
             return
         if self._due is None:
@@ -146,7 +155,8 @@ class Commits:
         return self.is_automatic and self._due is not None and now >= self._due
 
     def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
-        """Any thread: commit in the background; is_forced: even if the offsets are those of the last commit."""
+        """Any thread: commit in the background. With `is_forced`, also commit offsets that are equal to those of the
+        last commit."""
         with self._assignment.lock:
             there = self._assignment.partitions
             states = {partition: there[partition] for partition in offsets if partition in there}
@@ -173,14 +183,14 @@ class Commits:
             yield from wait(self._requested)
 
     def _give_turn(self, turn: _Turn) -> Flow[None]:
-        """Let a caller commit, and wait until it has, or has given up."""
+        """Let a caller commit. Wait until it has committed or has given up."""
         turn.has_begun = True
         turn.changed.set()
         while not turn.is_over:
             yield from wait(turn.changed)
 
     def _pending(self) -> list[_CommitRequest | _Turn]:
-        """Return the requests that are under way or queued."""
+        """Return the requests that are in flight or queued."""
         with self._assignment.lock:
             return [*self.queue] if self._current is None else [self._current, *self.queue]
 
@@ -211,8 +221,8 @@ class Commits:
         request.callbacks = []
 
     def commit_in_turn(self, offsets: Offsets, timeout: float) -> Flow[None]:
-        """Commit after the commits in the background that were requested before, and before those that are requested
-        later; otherwise older offsets could replace newer ones. Wait for the response. Raises as `commit`."""
+        """Commit after the background commits that were requested before, and before those that are requested later.
+        Otherwise older offsets could replace newer ones. Wait for the response. Raise the errors of `commit`."""
         if not self._pending():
             yield from self.commit(offsets, timeout)
             return
@@ -232,22 +242,22 @@ class Commits:
             turn.changed.set()
 
     def commit(self, offsets: Offsets, timeout: float, limit: float | None = None) -> Flow[None]:
-        """Commit and wait. limit: seconds of the whole call, for the messages. Raises BrokerError (a rebalance revoked
-        the partitions), DeliveryTimeoutError."""
+        """Commit, and wait for the response. `limit` is the time limit of the whole call in seconds, for messages.
+        Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError."""
         if self._committed is None:
             raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
             return
         deadline = self._clock() + timeout
         limit = timeout if limit is None else limit
-        # The repeat of an older commit must not come behind a newer one.
+        # The repeat of an older commit must not follow a newer commit.
         if not (yield from self._commit_lock.acquire(timeout)):
             raise _previous_commit_late(limit)
         try:
-            # Until there is a response, it is not known what is committed.
+            # Until the response arrives, the committed offsets are unknown.
             self._last = {}
-            # A member epoch moves while the partitions stay; a classic generation does not, and a repeat under the
-            # next one could carry what is another member's by then.
+            # A member epoch changes while the partitions stay. A classic generation does not: a repeat in the next one
+            # could contain partitions that then belong to another member.
             is_epoch = self._settings.group_protocol == "consumer"
             member = self._member if is_epoch else self._member()
             left = max(deadline - self._clock(), 0.0)
@@ -260,13 +270,12 @@ class Commits:
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None
     ) -> Flow[None]:
-        """Wait for the commits in the background, and commit the completed positions or stored offsets of these
-        partitions, if commits are automatic. A failure is logged: the next owner then reads again what was not
-        committed.
+        """Wait for the commits in the background. If commits are automatic, commit the completed positions or stored
+        offsets of these partitions. Log a failure; the next owner then reads the uncommitted records again.
 
         deadline: of the call that revokes them, by the client's clock; None for a rebalance.
         """
-        # A coordinator refuses what a member commits after it has left, and what was revoked is not committed any more.
+        # A coordinator refuses commits of a member that has left, and revoked partitions are no longer committed.
         yield from self.drain_first(deadline)
         if not self.is_automatic:
             return
@@ -282,8 +291,9 @@ class Commits:
             log.warning("the commit before a revocation failed, so records will be read again: %s", _reason(error))
 
     def drain(self, deadline: float | None = None) -> Flow[None]:
-        """Wait until what is queued or under way now has ended, up to the deadline by the client's clock; None: for at
-        most REVOCATION_SECONDS. What is requested later is not awaited, as it may come without end."""
+        """Wait until the commits that are now queued or in flight have ended. `deadline` is a time of the client's
+        clock; None: wait for at most REVOCATION_SECONDS. Do not wait for later requests, because they may never
+        stop."""
         until = self._clock() + REVOCATION_SECONDS if deadline is None else deadline
         pending = self._pending()
         # All of them, as a turn is over before the commits ahead of it if its caller has given up.
@@ -294,12 +304,13 @@ class Commits:
             yield from wait(self._ended, left)
 
     def drain_first(self, deadline: float | None) -> Flow[None]:
-        """As `drain`, for half of the time that is left: what follows needs time, too."""
+        """Wait as `drain` does, for at most half of the remaining time, because the next steps need time, too."""
         now = self._clock()
         yield from self.drain(None if deadline is None else now + (deadline - now) / 2)
 
     def end(self) -> None:
-        """Log what is still queued or under way when the consumer closes, and report it to the callbacks."""
+        """Log the commits that are still queued or in flight when the consumer closes, and report them to the
+        callbacks."""
         with self._assignment.lock:
             pending = [self._current, *self.queue]
             requests = [one for one in pending if isinstance(one, _CommitRequest)]

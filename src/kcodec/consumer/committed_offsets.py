@@ -3,7 +3,8 @@
 
 Fetched offsets are stable: while a transaction that commits offsets of a partition is open, the coordinator responds
 UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until the transaction has ended or the deadline has
-passed. A reader that began at the previous offset would read twice what the transaction covers. Brokers before 2.5 do
+passed. A reader that began at the previous offset would read the records of the transaction twice. Brokers before 2.5
+do
 not return this error.
 
 Coordinators that moved or load are looked up again, topics are named by id if brokers know them (version 10), and a
@@ -53,7 +54,7 @@ STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 _STATIC_VERSION = 7
 #: Errors about the group or the member, whatever partition they came with.
 GROUP_CODES = LOST_MEMBER_CODES | {ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED}
-# The coordinator knows other topics than this client, or by other ids.
+# The coordinator does not know a topic, or knows it by another id.
 _UNKNOWN_TOPIC = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 )
@@ -79,9 +80,10 @@ class CommittedOffsets:
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
         """Return the committed offsets, None if none exists. Wait for those that an open transaction commits.
 
-        member: only of a KIP-848 group, whose coordinator then checks the epoch. Raises BrokerError (of the group:
-        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH ...; resource names it) and DeliveryTimeoutError, which says so if a
-        transaction has not ended.
+        member: Only for a KIP-848 group, whose coordinator then checks the epoch.
+
+        Raise BrokerError (for the group: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH and others; `resource` names it), or
+        DeliveryTimeoutError, whose text names an open transaction if there is one.
         """
         deadline = self._context.deadline(timeout)
         outcome = yield from self.outcome(list(partitions), deadline, member)
@@ -97,7 +99,7 @@ class CommittedOffsets:
         is_needed: Callable[[TopicPartition], bool] = lambda partition: True,
         causes: dict[TopicPartition, KcodecError] | None = None,
     ) -> Flow[Outcome[TopicPartition, OffsetAndMetadata | None]]:
-        """As `fetch`, with errors next to results; for the arguments see `request_items`."""
+        """Fetch committed offsets, and return errors next to results. For the arguments, see `request_items`."""
 
         def send(
             metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]
@@ -123,12 +125,13 @@ class CommittedOffsets:
     ) -> Flow[None]:
         """Commit positions: the next offsets to read, not those of the last records.
 
-        timeout: seconds that are left. limit: seconds of the whole call, for errors, if it has waited before.
+        timeout: Remaining time in seconds.
+        limit:   Time limit of the whole call in seconds, for errors, if the call has waited before.
 
-        The request is repeated until there is a response, as a repeat changes nothing. Raises BrokerError with
-        one of GROUP_CODES if the group no longer accepts commits of this member, or for one partition
-        (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_TOPIC_OR_PARTITION; the others are committed);
-        AuthorizationError, DeliveryTimeoutError.
+        The request is repeated until there is a response, because a repeat changes nothing. Raise BrokerError with one
+        of GROUP_CODES if the group no longer accepts commits of this member. Raise BrokerError for one partition if its
+        commit is refused (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_TOPIC_OR_PARTITION); the
+        others are committed. Raise AuthorizationError or DeliveryTimeoutError.
         """
         deadline = self._context.deadline(timeout)
         if limit is not None:
@@ -151,7 +154,7 @@ def _as_member(
     deadline: Deadline,
     send: Callable[[ConsumerGroupMetadata | None, list[TopicPartition]], Flow[Outcome[TopicPartition, V]]],
 ) -> Flow[Outcome[TopicPartition, V]]:
-    """Send the request; repeat the items that were rejected for an outdated member epoch with the new one."""
+    """Send the request. Repeat the items that were rejected for an outdated member epoch with the new epoch."""
     done: Outcome[TopicPartition, V] = Outcome("")
     items = partitions
     while True:
@@ -166,12 +169,12 @@ def _as_member(
 
 
 def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPartition, V]:
-    """Return the results; raise the first error, whose resource is the group, topic or partition concerned."""
+    """Return the results, or raise the first error. Its `resource` is the group, topic or partition."""
     for item, error in outcome.errors.items():
         if isinstance(error, BrokerError) and error.code in GROUP_CODES:
             error.resource = group_id
             if error.code == ErrorCode.FENCED_INSTANCE_ID:
-                error.remedy = "stop"  # the other member stays; this one is out whatever it aborts
+                error.remedy = "stop"  # the other member stays in the group, whatever this member aborts
         elif isinstance(error, BrokerError):
             note_final(error)  # the remedies of a transaction do not apply to offsets that are committed outside of one
         if isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -188,7 +191,7 @@ class _GroupCoordinator(CoordinatorOf):
         self._unstable = unstable
 
     def lost(self, item: object, code: int | None) -> None:
-        """As in Coordinator."""
+        """See Coordinator."""
         super().lost(item, code)
         if code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._unstable is not None and isinstance(item, TopicPartition):
             self._unstable.add(item)
@@ -197,7 +200,7 @@ class _GroupCoordinator(CoordinatorOf):
 
 
 class _RequestedTopics:
-    """The topics of a request by name and id: a response is read with the ids of its request."""
+    """The topics of a request by name and id. A response is read with the ids of its request."""
 
     def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
         self._cluster = cluster
@@ -206,7 +209,7 @@ class _RequestedTopics:
         self.have_ids = all(cluster.topic_id(topic) is not None for topic in topics)
 
     def id_of(self, topic: str) -> UUID:
-        """Return the id to request; zeros if none exists, which no coordinator knows."""
+        """Return the id of a topic for a request, or a zero id, which no coordinator knows."""
         found = self._cluster.topic_id(topic) or NO_UUID
         self._names[found] = topic
         return found
@@ -229,8 +232,8 @@ def offset_fetch_handler(
     """Return the handler of OffsetFetch for `request_items`. Its result is an OffsetAndMetadata or None for each
     partition, or a dict of them for the item ALL.
 
-    require_stable: applies if the coordinator's version has it; lowest=7 makes it mandatory. unstable: receives the
-    partitions whose offset is pending.
+    require_stable: Applies if the version of the coordinator has it; `lowest=7` makes it mandatory.
+    unstable:       Receives the partitions whose offset is pending.
     """
     requested = list(partitions)
     topics = _RequestedTopics(cluster, requested)
@@ -327,7 +330,8 @@ def offset_commit_handler(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group_metadata: ConsumerGroupMetadata | None = None,
 ) -> ApiHandler[TopicPartition, None]:
-    """Handler of OffsetCommit for `request_items`. group_metadata: None for an empty group: no member is checked."""
+    """Return the handler of OffsetCommit for `request_items`. If `group_metadata` is None, the group is empty and no
+    member is checked."""
     topics = _RequestedTopics(cluster, offsets)
     metadata = group_metadata or ConsumerGroupMetadata(group_id)
 

@@ -4,7 +4,7 @@ offsets and membership.
 
 It uses no socket and no thread. A public class provides a lock and access to the loop, runs the flows, and calls the
 application's callbacks (`CallbackQueue`) where it polls. The flows with a `timeout` are the methods of the public
-classes: timeout is in seconds, None means default_api_timeout_ms.
+classes. The timeout is in seconds; None means default_api_timeout_ms.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _after(record: Record) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def leaving_seconds(timeout: float) -> float:
-    """Return the share of a timeout that is reserved for leaving the group: a member that does not leave keeps its
-    partitions until its session ends, even if only its commit or its abort got no response."""
+    """Return the part of a timeout that is reserved for leaving the group. A member that does not leave keeps its
+    partitions until its session ends, so it must leave even if its commit or its abort gets no response."""
     return min(LEAVING_SECONDS, timeout * LEAVING_SHARE)
 
 
@@ -80,8 +80,9 @@ class ConsumerCore:
     """One consumer. Methods run on the loop's thread, except `begin_poll`, `take_back`, `has_business`, `take`,
     `take_arrow` and `take_delivery`, which run where poll is called.
 
-    handler: what a rebalance does; None for a plain consumer. post: runs a function on the loop; from any thread.
-    now: milliseconds since 1970.
+    handler: Handler of rebalances; None for a plain consumer.
+    post:    Runs a function on the loop. It may be called from any thread.
+    now:     Returns the time in milliseconds since 1970.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class ConsumerCore:
             raise
 
     def _report_gauges(self, gauge: Gauge) -> None:
-        """Report what goes up and down, and counts that would cost time where records are taken."""
+        """Report gauges, and counters that would cost time if they were reported while records are taken."""
         found, buffer = self._health.take(), self.fetcher.buffer
         records, self._reported_records = buffer.taken_records - self._reported_records, buffer.taken_records
         if records:
@@ -204,7 +205,7 @@ class ConsumerCore:
         gauge("consumer.seconds_since_poll", found.seconds_since_poll)
         gauge("consumer.buffered_bytes", sum(one.buffered_bytes for one in found.partitions.values()))
         for topic, partition in self._reported_lags - found.partitions.keys():
-            gauge("consumer.lag", 0, topic=topic, partition=partition)  # else the last value would stay
+            gauge("consumer.lag", 0, topic=topic, partition=partition)  # otherwise the last value would stay
         self._reported_lags &= found.partitions.keys()
         for place, one in found.partitions.items():
             if one.lag is not None:
@@ -219,8 +220,8 @@ class ConsumerCore:
             self.wake.set()
 
     def _watch_iteration(self) -> Flow[None]:
-        """Iterations deliver records of a chunk without reading the clock: note here that the application requests
-        them, and interrupt the iteration when a commit is due."""
+        """Note that the application requests records, because iterations deliver records of a chunk without reading the
+        clock. Interrupt the iteration when a commit is due."""
         settings = self.settings
         longest = settings.max_poll_interval / 10
         if self.commits.is_automatic:
@@ -243,7 +244,7 @@ class ConsumerCore:
             yield from sleep(TOPICS_REFRESH_SECONDS)
 
     def crash(self, error: BaseException) -> None:
-        """Make every call raise from now on, as the loop or a part of it failed."""
+        """Make every call raise from now on, because the loop or a part of it failed."""
         if self.error is None and not isinstance(error, CancelledFlow):
             reason = error
             if not isinstance(error, KcodecError):
@@ -263,7 +264,7 @@ class ConsumerCore:
         on_assigned: Callable[..., Any] | None = None,
         on_lost: Callable[..., Any] | None = None,
     ) -> Flow[None]:
-        """Subscribe to topics, whose partitions the group then assigns. Raises ValueError after `assign`, or without a
+        """Subscribe to topics, whose partitions the group then assigns. Raise ValueError after `assign`, or without a
         group."""
         self.check_open()
         if self.settings.group_id is None:
@@ -277,7 +278,7 @@ class ConsumerCore:
         yield from self._join_group()
 
     def _join_group(self) -> Flow[None]:
-        """Pass the subscription to the member of the group; without one, create it."""
+        """Pass the subscription to the group member. Create the member if it does not exist."""
         membership = self.membership
         if membership is None:
             self._selections += 1
@@ -385,8 +386,8 @@ class ConsumerCore:
     ) -> Flow[None]:
         """Revoke all partitions and leave the group, within `timeout` seconds in total.
 
-        This flow continues if its caller is interrupted, so the application may subscribe or assign partitions
-        meanwhile; is_final: it cannot, as the consumer is closed.
+        This flow continues if its caller is interrupted. The application may therefore subscribe or assign partitions
+        meanwhile, unless `is_final`: the consumer is then closed.
         """
         self.subscription = Subscription()
         membership, deadline, selections = self.membership, self.clock() + timeout, self._selections
@@ -418,12 +419,13 @@ class ConsumerCore:
             is_current = self.membership is membership
             tasks: list[Task[None]] = []
             if is_current:
-                # Until here it was a member, so that what was revoked could be committed. It keeps its last identity,
+                # Until here, it was a member, so that offsets of revoked partitions could be committed. It keeps its
+                # last identity,
                 # as a coordinator accepts offsets without a member also in a group that has members.
                 self._left = membership.group_metadata
                 self.membership = None
                 tasks, self._membership_tasks = self._membership_tasks, []
-                self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
+                self.remove(list(self.assignment.partitions))  # partitions that a rebalance may have assigned meanwhile
             selections = self._selections
             try:
                 if is_current and not self.subscription.is_empty and not is_given_up and not is_final:
@@ -438,8 +440,8 @@ class ConsumerCore:
                     self.remove(list(self.assignment.partitions))
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
-        """Let the handler revoke all partitions. What is not committed at the deadline stays uncommitted, and a
-        rebalance under way is not awaited any longer."""
+        """Let the handler revoke all partitions. At the deadline, stop waiting for commits and for a rebalance in
+        progress."""
         task = yield from spawn(self.handler.revoke(self.handler.owned, deadline), "revoke")
         try:
             yield from join(task, max(deadline - self.clock(), 0.0))
@@ -449,8 +451,8 @@ class ConsumerCore:
             task.cancel()
 
     def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False, is_added: bool = False) -> None:
-        """Read these partitions from their committed offsets on; held_back: nothing is delivered yet. is_added: see
-        `PartitionState`."""
+        """Read these partitions from their committed offsets. With `held_back`, deliver nothing yet. For `is_added`,
+        see `PartitionState`."""
         new = frozenset(partitions)
         self.commits.forget()
         self.cluster.add_topics({each.topic for each in new})
@@ -467,7 +469,7 @@ class ConsumerCore:
     def enforce_rebalance(self, reason: str = "the application requested it") -> Flow[None]:
         """Start a rebalance of the group. Raises ValueError without a subscription.
 
-        reason: sent to the coordinator with JoinGroup, for its log (KIP-800).
+        reason: Text that JoinGroup sends to the coordinator, for its log (KIP-800).
 
         With group_protocol="consumer" this call only logs a warning, as the broker decides when to assign partitions.
         """
@@ -477,20 +479,20 @@ class ConsumerCore:
         self.membership.request_rejoin(reason)
 
     def pause(self, *partitions: TopicPartition) -> Flow[None]:
-        """Stop delivery of these until `resume`; fetched data is kept. Raises ValueError for a partition not
-        assigned."""
+        """Stop the delivery of these partitions until `resume`. Fetched data is kept. Raise ValueError for a partition
+        that is not assigned."""
         yield from ()
         self.assignment.pause(partitions_of(partitions), True)
 
     def resume(self, *partitions: TopicPartition) -> Flow[None]:
-        """Deliver these again."""
+        """Deliver records of these partitions again."""
         yield from ()
         self.assignment.pause(partitions_of(partitions), False)
 
     # Polling
 
     def begin_poll(self) -> None:
-        """Any thread: begin a request for records, which completes the records given before.
+        """Any thread: begin a request for records, which completes the records that were delivered before.
 
         Raises RuntimeError without a subscription or an assignment.
         """
@@ -506,17 +508,18 @@ class ConsumerCore:
         self.polls.note()
 
     def take_back(self) -> None:
-        """Any thread: undo an interrupted poll, whose records the application did not get."""
+        """Any thread: undo an interrupted poll, because the application did not get its records."""
         self.assignment.take_back_request()
 
     def take_back_uncompleted(self) -> None:
-        """Any thread: an exception ends the block of the consumer. Return to the completed positions, so that neither
-        the automatic commit of `close` nor a commit in on_revoked includes records that were not processed."""
+        """Any thread: move positions back to the completed positions, because an exception ends the block of the
+        consumer. Neither the automatic commit of `close` nor a commit in on_revoked then includes records that were not
+        processed."""
         self.assignment.take_back()
 
     @property
     def has_business(self) -> bool:
-        """Any thread: return whether the loop has something for this poll other than records."""
+        """Any thread: return whether this poll has other work than records, such as a callback or an error."""
         return (
             self.polls.is_awaited
             or bool(self.callbacks.waiting)
@@ -526,14 +529,14 @@ class ConsumerCore:
 
     @property
     def waits_in_flow(self) -> bool:
-        """Any thread: whether a poll must now wait in a flow: the core is closed or not running, or there is more to do
-        than to wait for records."""
+        """Any thread: whether a poll must wait in a flow, because the core is closed or not running, or because there
+        is other work than waiting for records."""
         return self.is_closed or not self._is_running or self.has_business
 
     @property
     def longest_wait(self) -> float:
-        """The most seconds between two calls of `note_poll` while a poll waits for records, so that the wait never
-        counts as a missed poll."""
+        """The maximum number of seconds between two calls of `note_poll` while a poll waits for records, so that the
+        wait does not count as a missed poll."""
         return self.settings.max_poll_interval / 2
 
     def _wake_poll(self) -> None:
@@ -549,7 +552,8 @@ class ConsumerCore:
         return self.fetcher.buffer.take_arrow()
 
     def take_delivery(self, max_records: int) -> Delivery | None:
-        """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
+        """Any thread: return fetched records to be delivered one by one; None if there are none. Raise the errors of
+        `take`."""
         return self.fetcher.buffer.take_delivery(max_records)
 
     def next_record(self, delivery: Delivery) -> Record | None:
@@ -565,15 +569,15 @@ class ConsumerCore:
 
     def wait_for_work(self, timeout: float, is_over: Callable[[], bool] = lambda: False) -> Flow[Callback | None]:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
-        passed. Raises errors of the group or the loop.
+        passed. Raise errors of the group or the loop.
 
-        is_over: called before each wait. If it returns True, this returns None although no records are available.
+        is_over: Called before each wait. If it returns True, return None although no records are available.
         """
         deadline = self.clock() + timeout
         self.polls.begin()
         try:
             if self.polls.is_awaited:
-                yield from sleep(0)  # a rebalance that waited for this poll goes on first
+                yield from sleep(0)  # a rebalance that waited for this poll continues first
             while True:
                 self.raise_errors()
                 if self.callbacks.waiting:
@@ -588,8 +592,8 @@ class ConsumerCore:
             self.polls.end()
 
     def wait_for_records(self, timeout: float, only: Set[TopicPartition] | None = None) -> Flow[None]:
-        """Wait until `take` has something to return or to raise, the time has passed, or the consumer is closed. Raises
-        errors of the group or the loop. For a consumer whose callbacks are served with `wait_for_callback`."""
+        """Wait until `take` can return or raise something, the time has passed, or the consumer is closed. Raise errors
+        of the group or the loop. This is for a consumer whose callbacks are called by `wait_for_callback`."""
         deadline = self.clock() + timeout
         longest = min(self.settings.max_poll_interval / 2, self.settings.auto_commit_interval)
         while not self.is_closed:
@@ -606,8 +610,8 @@ class ConsumerCore:
         yield from wait(self.cluster.changed)
 
     def wait_for_callback(self) -> Flow[Callback | None]:
-        """Wait for the next callback; None once the consumer is closed. Rebalances do not wait for a poll meanwhile, as
-        long as the application requests records within max_poll_interval."""
+        """Wait for the next callback and return it; None when the consumer is closed. Meanwhile, rebalances do not wait
+        for a poll, provided that the application requests records within max_poll_interval."""
         is_polling = False
         try:
             while not self.callbacks.waiting:
@@ -624,8 +628,8 @@ class ConsumerCore:
                 self.polls.end()
 
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
-        """Return the next callback of a running call that may make callbacks; None once the call has ended and
-        nothing is left to call."""
+        """Return the next callback during a call that may make callbacks. Return None when the call has ended and no
+        callback is left."""
         task.when_done(lambda ended: self.wake.set())
         self.polls.begin()
         try:
@@ -666,7 +670,8 @@ class ConsumerCore:
         return self.settings.default_api_timeout if timeout is None else timeout
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> Flow[int]:
-        """Return the next offset to read; wait while it is looked up. It moves past markers and aborted records.
+        """Return the next offset to read. Wait while it is looked up. The position moves past markers and aborted
+        records.
 
         Raises ValueError for a partition that is not assigned, DeliveryTimeoutError, and errors of the partition.
         """
@@ -699,15 +704,15 @@ class ConsumerCore:
     def seek_to_beginning(self, *partitions: TopicPartition) -> Flow[None]:
         """Continue at the first offset of these partitions, or of all assigned ones if none is named.
 
-        Raises ValueError for a partition that is not assigned, and if nothing is assigned: a subscription gets its
-        partitions within `poll`, so call it in `on_assigned`.
+        Raise ValueError for a partition that is not assigned, or if no partition is assigned. With a subscription, call
+        this in `on_assigned`, because partitions are assigned within `poll`.
         """
         yield from ()
         self._seek_to(partitions_of(partitions), "earliest", "seek_to_beginning")
 
     def seek_to_end(self, *partitions: TopicPartition) -> Flow[None]:
-        """Continue at the end of these partitions, or of all assigned ones if none is named: under read_committed the
-        last stable offset. Raises ValueError as `seek_to_beginning`."""
+        """Continue at the end of these partitions, or of all assigned ones if none is named. With read_committed, the
+        end is the last stable offset. Raise ValueError as `seek_to_beginning` does."""
         yield from ()
         self._seek_to(partitions_of(partitions), "latest", "seek_to_end")
 
@@ -742,7 +747,7 @@ class ConsumerCore:
     ) -> Flow[dict[TopicPartition, ListedOffset | None]]:
         """Return the offset of the first record at or after a time; None if none exists.
 
-        timestamps: partition -> time in ms since 1970, at least 0.
+        timestamps: Time of each partition, in ms since 1970, at least 0.
 
         Raises ValueError for an invalid time, BrokerError, DeliveryTimeoutError.
         """
@@ -767,8 +772,9 @@ class ConsumerCore:
         return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
 
     def health(self) -> Flow[ConsumerHealth]:
-        """Return what this consumer does at the moment: its group member, and for each partition the position, the lag
-        and what blocks it. The call sends no request, so that it returns at once, also while brokers are away."""
+        """Return the present state of this consumer: its group member, and the position, the lag and the blocking
+        reason of each partition. The call sends no request, so it returns immediately even if no broker is
+        available."""
         yield from ()
         return self._health.take()
 
@@ -817,8 +823,8 @@ class ConsumerCore:
         self.assignment.store(check_offsets(_after(offsets) if isinstance(offsets, Record) else offsets))
 
     def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
-        """Return the identity of this member, for `send_offsets` of a transaction: its generation fences it once it has
-        lost its partitions. Raises ValueError without a group."""
+        """Return the identity of this member, for `send_offsets` of a transaction. If the member has lost its
+        partitions, the broker rejects its generation. Raise ValueError without a group."""
         yield from ()
         self.need_group("group_metadata")
         return self._member()
@@ -826,8 +832,8 @@ class ConsumerCore:
     def member_id(self) -> Flow[str]:
         """The id of the current, the last or the next member of the group.
 
-        In the consumer protocol the client chooses the id (KIP-1082), so that it is known before the first heartbeat.
-        In the classic protocol it is empty until the coordinator has sent it. Raises ValueError without a group.
+        In the consumer protocol, the client chooses the id (KIP-1082), so it is known before the first heartbeat. In
+        the classic protocol, it is empty until the coordinator has sent it. Raise ValueError without a group.
         """
         known = (yield from self.group_metadata()).member_id
         if known or self.settings.group_protocol != "consumer":
@@ -856,7 +862,8 @@ class ConsumerCore:
     # The end
 
     def close(self, timeout: float) -> Flow[None]:
-        """Commit if that is automatic, revoke all partitions, leave the group, and end. Idempotent."""
+        """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
+        nothing."""
         if self.is_closed:
             return
         self._report.end()

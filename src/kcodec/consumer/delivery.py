@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records that were decoded together and are delivered one by one, by `for record in consumer` and `async for`.
 
-The number of delivered records is the index of one list iterator, which everything that delivers from a `Chunk` shares.
-The iterators of the application therefore hold no state, whenever they are closed or dropped: the position follows from
-that index when something needs it, and delivering a record costs no more than advancing the iterator. They are
+The number of delivered records is the index of one list iterator, which all iterators of the application over a `Chunk`
+share. These iterators therefore have no state, and can be closed or dropped at any time. The position is computed from
+the index when it is needed, so delivering a record only advances the iterator. They are
 `RecordIterator` and `AsyncRecordIterator` of the compiled core; each response to a request of theirs is a `Delivery`.
 
-A record is *delivered* once the iterator has passed it. It is *completed* when the next record was requested, as the
-application processes one record at a time: of the delivered records of a chunk, the last one is not completed yet.
+A record is *delivered* when the iterator has passed it. It is *completed* when the application has requested the next
+record, because the application processes one record at a time. The last delivered record of a chunk is therefore not
+completed yet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LogPosition(NamedTuple):
-    """The next offset to read. leader_epoch: of the record before it (KIP-320); -1: unknown."""
+    """The next offset to read. `leader_epoch` is that of the record before it (KIP-320), or -1 if it is unknown."""
 
     offset: int
     leader_epoch: int
@@ -30,9 +31,9 @@ class LogPosition(NamedTuple):
 class Chunk:
     """Decoded records of one partition.
 
-    start, end: the positions before the first record, and after the last one and the markers, aborted records and
-                empty batches that follow it.
-    stopped_at: the number of records that were delivered before the position was moved; None: that has not happened.
+    start, end: Positions before the first record, and after the last record and the markers, aborted records and empty
+                batches that follow it.
+    stopped_at: Number of records that were delivered before the position was moved; None if it was not moved.
     """
 
     __slots__ = ("_completed", "_records", "end", "iterator", "start", "stopped_at")

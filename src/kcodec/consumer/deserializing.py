@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deserializers of the application, applied to records before they are returned, on the thread that polls.
 
-The record that fails ends what is returned, as a corrupt batch does: the records before it are returned first, and the
-position stays at it until a `seek`. With on_error="skip" it is left out.
+If a deserializer fails, the records before the failed one are returned first, as before a corrupt batch. The position
+stays at the failed record until a `seek`. With on_error="skip", the record is left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ log = logging.getLogger("kcodec.consumer")
 
 
 class RecordDeserializer:
-    """Converts records. is_skipping: on_error="skip". skipped: the number of records that were left out.
+    """Converts records.
 
-    takes_none: call the deserializers also for a key or value that is None, as aiokafka does.
+    takes_none:  Whether the deserializers are also called for a key or value that is None, as in aiokafka.
+    is_skipping: Whether on_error is "skip".
+    skipped:     Number of records that were left out.
     """
 
     takes_none = False
@@ -56,7 +58,7 @@ class RecordDeserializer:
             log.warning("skipped a record: %s", error)
             skipped.add(index)
             start = index + 1
-        if skipped:  # at once: to delete one from a long list moves all behind it
+        if skipped:  # all together, because each deletion from a long list moves the rest of the list
             records[:] = [record for index, record in enumerate(records) if index not in skipped]
         return None
 

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetched records that the application has not taken yet (Kafka: FetchBuffer, CompletedFetch, FetchCollector).
 
-The loop adds responses; the caller of poll takes records out of them on its own thread. The assignment's lock protects
-what both use; decoding, which takes longest, happens outside of it. A response counts only while the partition's state
-is the one that it was requested for and its position is where the response begins: a seek alone makes it obsolete.
+The loop adds responses. The caller of poll takes records out of them on its own thread. The assignment's lock protects
+the shared state; decoding, which takes most of the time, is done without the lock. A response is valid only while the
+partition has the state of the request and the position at which the response begins. A seek therefore makes it
+obsolete.
 
-A partition holds up to `RESPONSES_AHEAD` responses, so that the next one arrives while one is taken. Its records are
+A partition has up to `RESPONSES_AHEAD` responses in the buffer, so that the next one arrives while the records of one
+are taken. Its records are
 returned in order, and partitions take turns, response by response.
 
-An iteration is given a `Chunk`: decoded records, of which the position counts only those that were delivered. The next
-request first delivers the rest of it: `take` continues with the chunk, `take_arrow` decodes the response again from the
-position on.
+An iteration gets a `Chunk` of decoded records. Only delivered records move the position. The next request first
+delivers the rest of the chunk: `take` continues with the chunk, and `take_arrow` decodes the response again from the
+position.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _SCHEMA_IDS = ("key_schema_id", "value_schema_id")
 
 
 class _Stop(NamedTuple):
-    """The record whose deserializer failed ends a response, as an error of `FetchedRecords` does."""
+    """The end of a response at a record whose deserializer failed, as after an error of `FetchedRecords`."""
 
     position: int
     leader_epoch: int
@@ -51,10 +53,11 @@ class _Stop(NamedTuple):
 class FetchedPartition:
     """The records of one partition in one response, and how many of them were taken.
 
-    next_offset, last_epoch: after the last whole batch, by its header; None if that cannot be read.
-    is_cut: the response does not contain even one whole batch. bytes_needed: the size of the first batch.
-    response_bytes: the size of the whole response, which `owner` identifies.
-    chunk: records of this response that an iteration delivers; `position` is before them.
+    next_offset, last_epoch: Offset after the last complete batch and its leader epoch; None if its header is invalid.
+    is_cut:         Whether the response does not contain even one complete batch.
+    bytes_needed:   Size of the first batch.
+    response_bytes: Size of the whole response, which `owner` identifies.
+    chunk:          Records of this response that an iteration delivers; `position` is before them.
     """
 
     state: PartitionState
@@ -106,12 +109,13 @@ class FetchedPartition:
 
     @property
     def is_current(self) -> bool:
-        """Return whether this is still what the consumer reads next."""
+        """Return whether the consumer still reads this response next."""
         state = self.state
         return state.version == self.version and state.decoded_from == self.position and state.chunk is self.chunk
 
     def _opened(self, is_arrow: bool) -> FetchedRecords:
-        # What was decoded and not given, as a poll was interrupted or an iteration was left, is decoded again.
+        # Records that were decoded and not delivered, because a poll was interrupted or an iteration ended, are decoded
+        # again.
         if self._fetched is None or self._is_arrow is not is_arrow or self._fetched.position != self.position:
             settings, name = self.settings, self.state.topic_partition
             columns = _RECORD_COLUMNS if settings.framing is None else _RECORD_COLUMNS + _SCHEMA_IDS
@@ -148,7 +152,7 @@ class FetchedPartition:
 
     @property
     def taken(self) -> FetchedRecords | _Stop:
-        """Return how far `take` or `take_arrow` came."""
+        """Return the position after `take` or `take_arrow`."""
         assert self._fetched is not None
         return self._stop or self._fetched
 
@@ -179,8 +183,8 @@ class FetchedPartition:
 class FetchBuffer:
     """See the module.
 
-    on_taken: called on the caller's thread when all records of a response were taken, so that more can be fetched. If
-    records must be fetched again, or from another offset, `Assignment.poke` is called instead.
+    on_taken: Called on the caller's thread when all records of a response were taken, so that more can be fetched. If
+              records must be fetched again, or from another offset, `Assignment.poke` is called instead.
     """
 
     def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
@@ -209,7 +213,8 @@ class FetchBuffer:
         """Keep a response if it is the next one of its partition."""
         queue = self._current(entry.state.topic_partition)
         if not queue:
-            # Usually there is no chunk then. An interruption, such as Ctrl-C, may have left one that no response has.
+            # Usually, there is no chunk then. An interruption, such as Ctrl-C, may have left a chunk that belongs to no
+            # response.
             entry.state.leave_chunk()
         expected = queue[-1].next_offset if queue else entry.state.position
         if entry.state.version != entry.version or entry.position != expected:
@@ -238,10 +243,10 @@ class FetchBuffer:
         return queue
 
     def waiting_bytes(self, *, is_paused: bool = False) -> int:
-        """Return the memory of responses in the buffer: a response stays whole as long as one of its partitions needs
-        it.
+        """Return the memory of the responses in the buffer. A response stays in memory as long as one of its partitions
+        needs it.
 
-        is_paused: of those that are kept only for partitions that the user paused, which otherwise do not count.
+        is_paused: Return the memory of responses that only paused partitions need, instead of that of all others.
         """
         # Counted each time: an interruption, such as Ctrl-C, would leave a sum wrong.
         if not self._assignment.has_paused():
@@ -269,11 +274,12 @@ class FetchBuffer:
 
     @property
     def has_ready(self) -> bool:
-        """Return whether there is something to take, or to raise."""
+        """Return whether there are records to take, or an error to raise."""
         return self.has_ready_of(None)
 
     def has_ready_of(self, only: Set[TopicPartition] | None) -> bool:
-        """Return whether there is something to take of these partitions, or to raise. None: of all."""
+        """Return whether these partitions have records to take, or an error to raise. None stands for all
+        partitions."""
         with self._assignment.lock:
             if self.passing or self._failed(only) is not None:
                 return True
@@ -290,7 +296,7 @@ class FetchBuffer:
         return None
 
     def raise_failed(self, only: Set[TopicPartition] | None = None) -> None:
-        """Raise the error of a partition that cannot be read, if there is one. only: see `take`."""
+        """Raise the error of a partition that cannot be read, if there is one. For `only`, see `take`."""
         is_passing = False
         with self._assignment.lock:
             error = self.passing.popleft() if self.passing else None
@@ -307,9 +313,9 @@ class FetchBuffer:
         """Return at most `max_records` fetched records. Positions move past them, and past markers, aborted records and
         empty batches.
 
-        only: the partitions whose records are returned, and whose errors are raised; None: all.
+        only: Partitions whose records are returned, and whose errors are raised; None for all.
 
-        Raises the error of a partition that cannot be read, once the records before it were returned, at every call
+        Raise the error of a partition that cannot be read, after the records before it were returned, in every call
         until a seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
         """
         records: list[Record] = []
@@ -340,7 +346,8 @@ class FetchBuffer:
         return records
 
     def take_arrow(self) -> DecodedRecords:
-        """Return the next records of one partition as columns, without rows if there are none. Raises as `take`."""
+        """Return the next records of one partition as columns, without rows if there are none. Raise the errors of
+        `take`."""
         self.raise_failed()
         try:
             while (entry := self._next()) is not None:
@@ -362,8 +369,8 @@ class FetchBuffer:
         return self._empty()
 
     def take_delivery(self, max_records: int, only: Set[TopicPartition] | None = None) -> Delivery | None:
-        """Return the next records of one partition, at most `max_records`, to be delivered one by one: only delivered
-        records move the position. None if there are none. only: see `take`."""
+        """Return at most `max_records` records of one partition, to be delivered one by one. Only delivered records
+        move the position. Return None if there are none. For `only`, see `take`."""
         self.raise_failed(only)
         while (entry := self._next(only)) is not None:
             chunk = entry.chunk
@@ -455,8 +462,8 @@ class FetchBuffer:
         self._assignment.poke()
 
     def _taken(self, entry: FetchedPartition, *, is_given: bool) -> bool:
-        """Move the position after something was taken, if it has not changed meanwhile. Return False if the taken
-        records must not be delivered. is_given: they are records, which the application completes later."""
+        """Move the position after records were taken, unless it has changed meanwhile. Return False if the records must
+        not be delivered. With `is_given`, the application completes them later."""
         taken, state = entry.taken, entry.state
         failure = entry.failure() if taken.is_done else None
         with self._assignment.lock:
@@ -492,9 +499,10 @@ class FetchBuffer:
                 self._queues[partition] = queue
 
     def fail(self, state: PartitionState, failure: Exception) -> None:
-        """Under the lock: skip what cannot be read if on_error="skip", otherwise raise it until a seek."""
+        """Under the lock: with on_error="skip", skip the unreadable records. Otherwise, raise the error until a
+        seek."""
         if not isinstance(failure, DecodeError):
-            self.passing.append(failure)  # memory, say: the rest is fetched again
+            self.passing.append(failure)  # for example a lack of memory: the rest is fetched again
         elif self._settings.on_error == "skip" and not isinstance(failure, TruncatedError):
             self.skipped_batches += 1
             log.warning("skipped records up to offset %s: %s", state.position, failure)

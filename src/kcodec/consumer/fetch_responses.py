@@ -35,14 +35,15 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 log = logging.getLogger("kcodec.consumer")
-#: The leader is another one, or none; the topic is not there, or another one. UNKNOWN_LEADER_EPOCH is handled apart:
-#: the metadata here is newer than that of the broker.
+#: The leader has changed or is unavailable, or the topic does not exist or was created again. UNKNOWN_LEADER_EPOCH is
+#: handled separately: the metadata of this client is newer than that of the broker.
 STALE_METADATA: Final = STALE_LEADER_CODES | {ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NETWORK_EXCEPTION}
-#: An offset that the broker refuses with CORRUPT_MESSAGE is called corrupt after this number of refusals in a row ...
+#: An offset that the broker rejects with CORRUPT_MESSAGE counts as corrupt after this number of consecutive rejections
+#: ...
 CORRUPT_REFUSALS: Final = 5
-#: ... and not before this time has passed since the first of them.
+#: ... and this number of seconds since the first of them.
 CORRUPT_SECONDS: Final = 10.0
-#: on_error="skip": refusals of an offset that directly follows one that was called corrupt and left out.
+#: With on_error="skip": number of rejections of an offset that follows a skipped corrupt offset.
 NEXT_CORRUPT_REFUSALS: Final = 2
 _MAX_ATTEMPT = 10
 # A failure this long after the end of the last backoff begins a new one.
@@ -51,9 +52,11 @@ _QUIET_SECONDS = 5.0
 
 @dataclass(slots=True)
 class FetchBackoff:
-    """The backoff of a partition or broker: failures in a row, their begin, and the time of the next request.
+    """The backoff of a partition or broker: the number of consecutive failures, their begin, and the time of the next
+    request.
 
-    cause: the last failure, for messages; code: its error code if a broker responded, otherwise None.
+    cause: Text of the last failure, for messages.
+    code:  Error code of the last failure; None if no broker responded.
     """
 
     since: float
@@ -73,7 +76,7 @@ class FetchBackoffs:
         self._known: dict[TopicPartition | int, FetchBackoff] = {}
 
     def put_off(self, key: TopicPartition | int, cause: str = "") -> FetchBackoff:
-        """Request nothing from it for a while, longer after each failure."""
+        """Request nothing from a partition or broker for a while, which grows with each failure."""
         now = self._clock()
         found = self._known.setdefault(key, FetchBackoff(now, now))
         if now > found.until + _QUIET_SECONDS:
@@ -84,7 +87,7 @@ class FetchBackoffs:
         return found
 
     def cause(self, key: TopicPartition | int | None) -> str | None:
-        """Return the last failure of a partition or a broker; None if its last response was good."""
+        """Return the last failure of a partition or a broker; None if its last response was successful."""
         found = None if key is None else self._known.get(key)
         return None if found is None else found.cause
 
@@ -94,16 +97,16 @@ class FetchBackoffs:
         return None if found is None else found.code
 
     def until(self, key: TopicPartition | int) -> float:
-        """Return the time of the clock until which nothing is requested from it."""
+        """Return the time until which nothing is requested from a partition or broker."""
         found = self._known.get(key)
         return found.until if found is not None else 0.0
 
     def over(self, key: TopicPartition | int) -> None:
-        """End the backoff after a good response."""
+        """End the backoff after a successful response."""
         self._known.pop(key, None)
 
     def keep(self, partitions: Container[object], brokers: Container[object]) -> None:
-        """Forget all others."""
+        """Forget all other partitions and brokers."""
         for gone in [key for key in self._known if key not in partitions and key not in brokers]:
             del self._known[gone]
 
@@ -121,9 +124,10 @@ class RequestedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class Refusals:
-    """An offset that brokers reject with CORRUPT_MESSAGE. version: of the state when it was requested.
+    """An offset that brokers reject with CORRUPT_MESSAGE.
 
-    begin: the first of consecutive offsets that were rejected as corrupt; None if none exists.
+    version: Version of the state at the time of the request.
+    begin:   First of consecutive offsets that were rejected as corrupt; None if none exists.
     """
 
     version: int
@@ -133,7 +137,7 @@ class Refusals:
     count: int = 0
 
     def is_corrupt(self, now: float) -> bool:
-        """Return whether the offset was rejected long enough to count as corrupt."""
+        """Return whether the offset counts as corrupt."""
         if self.begin is not None:
             return self.count >= NEXT_CORRUPT_REFUSALS
         return self.count >= CORRUPT_REFUSALS and now - self.since >= CORRUPT_SECONDS
@@ -142,8 +146,8 @@ class Refusals:
 class FetchResponses:
     """See the module.
 
-    larger:           the size requested for partitions whose next batch is above max_partition_fetch_bytes.
-    without_epoch_at: partitions whose leader, of this epoch, is not sent the leader epoch of the last record read.
+    larger:           Requested size for partitions whose next batch is larger than max_partition_fetch_bytes.
+    without_epoch_at: Partitions for which requests to the leader of this epoch omit the epoch of the last record read.
     """
 
     def __init__(
@@ -209,8 +213,8 @@ class FetchResponses:
         return found
 
     def _requests_more(self, partition: TopicPartition, entry: FetchedPartition, requested: int) -> bool:
-        """Request more for a batch above max_partition_fetch_bytes, from a broker that cuts even the first one, until
-        a batch needs no more than that."""
+        """Request more bytes if a broker cuts off even the first batch, because it is larger than
+        max_partition_fetch_bytes. Return to the usual size after a batch that needs no more than that."""
         if entry.is_cut and requested < entry.bytes_needed <= self.settings.limits.max_batch_bytes:
             self.larger[partition] = entry.bytes_needed
             return True
@@ -283,10 +287,10 @@ class FetchResponses:
         """Handle CORRUPT_MESSAGE: the broker's own log is corrupt at the offset, or one read of it failed.
 
         The code is retriable, and no byte of the batch was sent, so nothing may be skipped for one such response. The
-        offset is requested again after a pause, from the leader that the metadata then names. An offset rejected
-        CORRUPT_REFUSALS times in CORRUPT_SECONDS counts as corrupt: poll raises that, and the request is still
-        repeated. With on_error="skip" that one offset is skipped; if the next one is rejected, too, it is skipped after
-        NEXT_CORRUPT_REFUSALS, until the broker sends records again.
+        offset is requested again after a pause, from the leader that the metadata then names. An offset counts as
+        corrupt after CORRUPT_REFUSALS rejections and at least CORRUPT_SECONDS. Poll then raises an error, and the
+        request is still repeated. With on_error="skip", this one offset is skipped. If the next offset is rejected,
+        too, it is skipped after NEXT_CORRUPT_REFUSALS rejections, until the broker sends records again.
         """
         state, version, request = requested
         if state.position != request.offset:
@@ -312,15 +316,16 @@ class FetchResponses:
                 del known[gone]
 
     def _refused_next(self, before: Refusals | None, requested: RequestedPartition, now: float) -> Refusals:
-        """Begin to count the rejections of an offset. An offset after a corrupt one counts as corrupt sooner: with
-        on_error="skip" only the directly following one, as it may be skipped; otherwise any later one."""
+        """Begin to count the rejections of an offset. An offset after a corrupt offset counts as corrupt sooner. With
+        on_error="skip", this applies only to the next offset, because it may be skipped; otherwise, to any later
+        offset."""
         _, version, request = requested
         is_skip = self.settings.on_error == "skip"
         is_behind = before is not None and (before.version == version if is_skip else before.offset < request.offset)
         return Refusals(version, request.offset, now, before.begin if before is not None and is_behind else None)
 
     def _leave_out(self, node: int, state: PartitionState, refused: Refusals) -> None:
-        """With on_error="skip", continue after an offset that was rejected long enough."""
+        """With on_error="skip", continue after an offset that counts as corrupt."""
         with self.assignment.lock:
             if state.version != refused.version or state.position != refused.offset:
                 return

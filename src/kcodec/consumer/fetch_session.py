@@ -27,7 +27,7 @@ LAST_EPOCH = 0x7FFFFFFF
 
 
 class PartitionRequest(NamedTuple):
-    """A partition in a request: its offset and maximum size. Epochs: -1 if unknown."""
+    """A partition in a request: its offset and maximum size. Unknown epochs are -1."""
 
     topic_id: UUID
     offset: int
@@ -49,7 +49,7 @@ class PartitionRequest(NamedTuple):
 class FetchSession:
     """The session with one broker. Call `request`, then `accept`, `refuse` or `fail`, in turn.
 
-    is_kept: False for a single request that leaves nothing behind.
+    is_kept: False for a single request without a session.
     """
 
     def __init__(self, *, is_kept: bool = True) -> None:
@@ -67,7 +67,7 @@ class FetchSession:
         """Return a request for these partitions, with the other fields given."""
         has_ids = version >= FIRST_WITH_TOPIC_IDS
         if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
-            self.epoch = self._first_epoch  # names and ids do not mix: the old session is given up
+            self.epoch = self._first_epoch  # a session has either names or ids, so the old session ends
         self._has_ids = has_ids
         ids = {partition.topic: one.topic_id for partition, one in partitions.items()} if has_ids else {}
         self._by_id = {topic_id.int: topic for topic, topic_id in ids.items()}
@@ -113,8 +113,8 @@ class FetchSession:
         return changed, left
 
     def accept(self, message: Any) -> tuple[list[tuple[TopicPartition, Any]], str | None]:
-        """Return the partitions of a response without an error, and None; or the reason why the session cannot continue
-        with it: then the response is not used, and everything is requested again."""
+        """Return the partitions of a response and None. If the session cannot continue with the response, return the
+        reason instead; the response is then not used, and everything is requested again."""
         found = []
         for topic in message.responses:
             name = self._by_id.get(topic.topic_id.int) if self._has_ids else topic.topic
@@ -128,7 +128,7 @@ class FetchSession:
             if len(found) < len(self._partitions):
                 self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
                 if not found and message.throttle_time_ms > 0:
-                    return [], None  # nothing but the wish to be left alone for a while
+                    return [], None  # the broker only requests a pause (throttle time)
                 return [], f"{len(self._partitions)} partitions were requested, but the response has {len(found)}"
             self.session_id = message.session_id
             self.epoch = INITIAL_EPOCH if message.session_id == NO_SESSION else 1

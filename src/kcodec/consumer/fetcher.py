@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetches the assigned partitions ahead of the caller (Kafka: AbstractFetch, Fetcher).
 
-One Fetch is under way to each broker, on a separate connection, as the broker may delay it until data arrives. It names
-all partitions to be read from that broker, so that its session (KIP-227) stays unchanged. A broker with a partition
-that has enough responses gets no request until one is taken; otherwise a partition that becomes ready meanwhile would
-have to wait for a request that does not name it. What is needed while a request is under way, after a seek, a new
-assignment or the end of a pause, is requested at once by an extra request, without session and without delay.
+One Fetch request is in flight to each broker, on a separate connection, because the broker may delay the response until
+data arrives. It names
+all partitions to be read from that broker, so that its session (KIP-227) stays unchanged. If a partition of a broker
+has enough responses, the broker gets no request until one of them is taken. Otherwise a request without this partition
+would be in flight when it becomes ready, and would delay it. Partitions that are needed while a request is in flight
+(after a seek, a new assignment or the end of a pause) are requested immediately by an additional request, without a
+session and without a delay.
 
-A round looks at all partitions. When the caller takes records, a round follows only if a partition no longer has enough
+A round checks all partitions. When the caller takes records, a round follows only if a partition no longer has enough
 responses, or if memory has become free for another request.
 
-`fetch_ahead_max_bytes` bounds the memory of responses, under way and not taken, over all brokers together: a request
-reserves the size of its response, and a response that claims more is rejected before it is received. Brokers send a
-batch that is larger than the requested size whole, so such a request is repeated with the claimed size when there is
-space for it. One response may always be under way, however large (up to max_response_bytes). Responses kept for paused
-partitions have a separate bound of the same size, so that they do not stop the other partitions.
+`fetch_ahead_max_bytes` limits the memory of all responses that are in flight or not taken yet, for all brokers
+together. A request reserves the size of its response, and a response that declares a larger size is rejected before it
+is received. Brokers send the whole first batch even if it is larger than the requested size, so such a request is
+repeated with the declared size when there is space for it. One response of any size (up to max_response_bytes) may
+always be in flight. Responses for paused partitions have a separate limit of the same size, so that they do not stop
+the other partitions.
 
 A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
 fails, or `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handles errors.
@@ -70,8 +73,8 @@ _Place = tuple[PartitionState, Partition | None, int, int]
 class Fetcher:
     """See the module.
 
-    arrived: set on the loop when there are new records, or an error to raise.
-    buffer:  the fetched records, for the caller of poll.
+    arrived: Set on the loop when there are new records, or an error to raise.
+    buffer:  The fetched records, for the caller of poll.
     """
 
     def __init__(self, cluster: Cluster, assignment: Assignment, settings: ConsumerSettings, metrics: Metrics) -> None:
@@ -121,7 +124,7 @@ class Fetcher:
         self._requested: Plan = {}
 
     def cause_of(self, state: PartitionState) -> str:
-        """On the loop: return why a partition could not be fetched the last time; "" if it could."""
+        """On the loop: return why the last fetch of a partition failed; "" if it succeeded."""
         partition = state.topic_partition
         node = state.preferred_replica
         cause = self._backoffs.cause(partition)
@@ -130,7 +133,8 @@ class Fetcher:
         return cause or ""
 
     def rejection_of(self, state: PartitionState) -> tuple[int | None, str]:
-        """On the loop: return the error code (None: no response) and the text of the last failure; "" if none."""
+        """On the loop: return the error code (None if there was no response) and the text of the last failure, or
+        ""."""
         partition = state.topic_partition
         cause = self._backoffs.cause(partition)
         if cause:
@@ -145,7 +149,7 @@ class Fetcher:
 
     @property
     def is_buffer_full(self) -> bool:
-        """On the loop: whether so much waits to be taken that nothing is requested."""
+        """On the loop: whether nothing is requested because the fetched records have not been taken."""
         with self.assignment.lock:
             return self.buffer.waiting_bytes() > self.settings.fetch_ahead_max_bytes // 2
 
@@ -206,8 +210,8 @@ class Fetcher:
     def _taken(self) -> None:
         """Begin a round if records that were taken allow another request.
 
-        A request under way stays as it is: it names each partition of its broker, with the offset after the records in
-        the buffer.
+        A request in flight needs no change, because it names each partition of its broker, with the offset after the
+        records in the buffer.
         """
         self._is_taken_posted = False
         with self.assignment.lock:
@@ -248,7 +252,7 @@ class Fetcher:
             size = max(most, self._large.get(node, 0)) + OVERHEAD_BYTES + PARTITION_OVERHEAD_BYTES * len(plan)
             if not self._has_space(size, waiting):
                 self._short_with = waiting
-                break  # the others wait as well, or a large response would never get its space
+                break  # the others wait, too; otherwise a large response would never get its space
             self._turns[node] = self._turn = self._turn + 1
             self._flying[node, channel], self._set_aside[node, channel] = plan, size
             if channel == ASIDE:
@@ -265,7 +269,7 @@ class Fetcher:
         return held == 0 or held + size <= self.settings.fetch_ahead_max_bytes
 
     def _alone(self, node: int, plan: Plan) -> Plan:
-        """Return one of the partitions of a response that was too large, in turn."""
+        """Return one of the partitions of a response that was too large; each gets its turn."""
         while alone := self._one_by_one.pop(node, None):
             partition = alone.pop(0)
             self._one_by_one[node] = alone
@@ -320,7 +324,7 @@ class Fetcher:
         return free, min(due, default=None)
 
     def _forget_all_but(self, partitions: Container[object], brokers: Container[object]) -> None:
-        """Forget what is known of partitions that are not assigned any more, and of brokers that are gone."""
+        """Forget partitions that are no longer assigned, and brokers that no longer exist."""
         self._backoffs.keep(partitions, brokers)
         self._responses.keep(partitions)
         for requested in (self._requested_aside, self._requested):
@@ -332,7 +336,8 @@ class Fetcher:
                 del known[gone]
 
     def _news(self, node: int, places: list[_Place], under_way: Plan) -> list[_Place]:
-        """Return partitions that the request under way does not name; each once, as there may be no data yet."""
+        """Return partitions that the request in flight does not name. Return each only once, because there may be no
+        data yet."""
         news = []
         for place in places:
             state, _, offset, _ = place
@@ -344,7 +349,8 @@ class Fetcher:
         return news
 
     def _next(self, state: PartitionState) -> tuple[int, int, bool]:
-        """Return the offset to request and the leader epoch before it; and whether records must be taken first."""
+        """Return the offset to request, the leader epoch of the record before it, and whether records must be taken
+        first."""
         ahead = self.buffer.ahead(state)
         if not ahead:
             assert state.position is not None
@@ -353,7 +359,7 @@ class Fetcher:
         return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= RESPONSES_AHEAD
 
     def _requests(self, places: list[_Place]) -> Plan:
-        """Return what a request for these partitions names."""
+        """Return the partitions of a request with their offsets and sizes."""
         topic_ids: dict[str, UUID] = {}
         without_epoch_at, larger = self._responses.without_epoch_at, self._responses.larger
         usual_bytes = self.settings.max_partition_fetch_bytes
@@ -377,7 +383,8 @@ class Fetcher:
         return plan
 
     def _preferred(self, state: PartitionState, known: Partition | None, now: float) -> int | None:
-        """Return the replica that the leader prefers for this consumer, or the leader once that is out of date."""
+        """Return the replica that the leader prefers for this consumer. Return the leader if no replica is
+        preferred, or if it is out of date."""
         brokers, preferred = self.cluster.brokers, state.preferred_replica
         if now < state.preferred_replica_until and preferred in brokers:
             return preferred
@@ -387,7 +394,7 @@ class Fetcher:
     # One request
 
     def _fetch(self, node: int, channel: str, plan: Plan, most: int, size: int) -> StartCall:
-        """Return what sends one request for these partitions, and handles its response."""
+        """Return a flow that sends one request for these partitions, and handles its response."""
         is_aside = channel == ASIDE
         session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
@@ -463,7 +470,7 @@ class Fetcher:
             self._note_size(node, failure.__cause__)
 
     def _request_aside_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let the next round request these partitions again after their backoff, as the response was an error."""
+        """Let the next round request these partitions again after their backoff, because the response was an error."""
         for partition in partitions:
             self._requested_aside.pop(partition, None)
 
@@ -483,12 +490,13 @@ class Fetcher:
             self._too_large(node, plan, error.__cause__)
 
     def _note_size(self, node: int, cause: BaseException | None) -> None:
-        """Note that a response claimed more than was reserved: the next request reserves that size."""
+        """Note that a response declared more than was reserved, so that the next request reserves this size."""
         if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
             self._large[node] = max(cause.claimed, self._large.get(node, 0))
 
     def _shrink(self, node: int, message: Any) -> None:
-        """Reserve a little less with each response, down to the real size, as large batches may have been few."""
+        """Reserve a little less after each response, down to the actual size, because there may have been only a few
+        large batches."""
         if size := self._large.pop(node, 0):
             brought = sum(len(part.records or b"") for topic in message.responses for part in topic.partitions)
             smaller = max(size - max(size // SHRINK, 1), brought)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer does at the moment, and why a partition delivers nothing: `Consumer.health()`.
+"""The present state of a consumer, and the reasons why a partition delivers nothing: `Consumer.health()`.
 
 The values come from the memory of the client, so that the call needs no broker and returns at once, also while brokers
 are away. A position is compared with the last one every LOOK_SECONDS; nothing is noted while records are delivered.
@@ -141,7 +141,7 @@ class ConsumerHealth:
 class HealthWatch:
     """The health of one consumer. Runs on the I/O thread or event loop.
 
-    membership, error: return the current group member, and the error that ended the consumer.
+    membership, error: Return the current group member, and the error that ended the consumer.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class HealthWatch:
             yield Stall(StallCause.NO_LEADER, "LEADER_NOT_AVAILABLE")
 
     def _fetches(self, state: PartitionState, node: int | None, now: float) -> Iterator[Stall]:
-        """Yield what the last requests for records, or the one under way, have met with."""
+        """Yield the reasons of the last requests for records, or of the request in flight."""
         code, text = self._fetcher.rejection_of(state)
         if text:
             if code in _NOT_AUTHORIZED:

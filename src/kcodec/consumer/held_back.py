@@ -40,7 +40,7 @@ ADVICE = (
 
 
 class _Held(NamedTuple):
-    """Since when a partition is blocked, at which offset; -1: its committed offset is pending."""
+    """The time since which a partition is blocked, and the offset; -1 if its committed offset is pending."""
 
     since: float
     offset: int
@@ -138,8 +138,8 @@ class HeldBack:
             log.warning("open transactions block %d more partitions", len(late) - len(shown))
 
     def _offsets_partition(self, timeout: float) -> Flow[TopicPartition]:
-        """Return the partition of __consumer_offsets that has the group's offsets. Source: GroupCoordinator
-        .partitionFor, Utils.abs and String.hashCode of Kafka."""
+        """Return the partition of __consumer_offsets that has the group's offsets (Kafka:
+        GroupCoordinator.partitionFor, Utils.abs and String.hashCode)."""
         topic = yield from self._cluster.ensure_topic(OFFSETS_TOPIC, timeout)
         code = java_hash(self._settings.group_id or "")
         return TopicPartition(OFFSETS_TOPIC, (0 if code == -(1 << 31) else abs(code)) % len(topic.partitions))

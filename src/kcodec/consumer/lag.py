@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of a reader up to the end of the log and up to the last stable offset; and the transaction that blocks the
-latter.
+"""The lag of a reader to the end of the log and to the last stable offset, and the transaction that blocks the last
+stable offset.
 
 A read_committed reader cannot pass the last stable offset: if it is below the end of the log, a transaction is open,
 and the reader is not slow. The leader reports the transaction's producer and first offset (DescribeProducers),
@@ -36,11 +36,11 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 class BlockingTransaction:
     """The transaction that blocks a last stable offset.
 
-    transactional_id: None if no coordinator reported it; `kcodec txn find-hanging` shows whether it is hanging.
-    producer_id, producer_epoch: identity of its producer.
-    first_offset:     of its records in this partition; it is the last stable offset.
-    since:            its start in ms since 1970, as its coordinator reports it; None if that is unknown.
-    last_timestamp:   of its last record here, in ms.
+    transactional_id: None if no coordinator reported it. `kcodec txn find-hanging` then shows whether it is hanging.
+    producer_id, producer_epoch: Identity of its producer.
+    first_offset:     Offset of its first record in this partition, which is the last stable offset.
+    since:            Start in ms since 1970, as its coordinator reports it; None if that is unknown.
+    last_timestamp:   Timestamp of its last record in this partition, in ms.
     """
 
     transactional_id: str | None
@@ -55,14 +55,15 @@ class BlockingTransaction:
 class PartitionLag:
     """The lag of a reader in one partition.
 
-    position:           the next offset to read; None if it is unknown.
-    committed:          the committed offset of its group; None if none exists.
-    log_end_offset:     the high watermark.
-    last_stable_offset: the end of what read_committed readers can read.
-    lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None if
-                        neither is known. Both are 0 once everything is read, as positions move past markers.
-    blocking_transaction: the transaction that blocks the last stable offset; None if none exists, or it has just ended.
-    blocking_transaction_error: why that transaction, or its id, could not be found; None if it could.
+    position:           Next offset to read; None if it is unknown.
+    committed:          Committed offset of its group; None if none exists.
+    log_end_offset:     High watermark.
+    last_stable_offset: End of the records that read_committed readers can read.
+    lag, stable_lag:    Number of offsets, including markers, from the position (or the committed offset, if the
+                        position is unknown) to these two; None if both are unknown. Both are 0 when everything is read,
+                        because positions move past markers.
+    blocking_transaction: Transaction that blocks the last stable offset; None if none exists, or it has just ended.
+    blocking_transaction_error: Reason why the transaction, or its id, could not be found; None if it was found.
     """
 
     position: int | None
@@ -106,7 +107,7 @@ def lag(
     timeout: float,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
-    """Return the lag of a consumer in its partitions, or in some of them; group_id: None without a group.
+    """Return the lag of a consumer in its partitions, or in some of them. `group_id` is None without a group.
 
     Committed offsets are the current ones, not those that an open transaction may commit. Raises ValueError for a
     partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. If a blocking transaction
@@ -122,7 +123,7 @@ def lag(
         committed = value_of((yield from request_items(context, requested, handler, deadline)), group_id)
     outcome = yield from partition_lags(context, dict.fromkeys(requested), committed, deadline)
     found = outcome.first_value()
-    # Positions are taken last: records that came in between are not reported as lag.
+    # Positions are read last, so that records that arrived meanwhile are not reported as lag.
     return {item: replace(one, position=states[item].position) for item, one in found.items()}
 
 
@@ -160,8 +161,10 @@ def partition_lags(
 def open_transactions_of(
     context: CallContext, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
 ) -> Flow[dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]]]:
-    """Return the open transactions of each partition that has some, by their first offsets, and why the transactional
-    id of one is unknown. A leader that did not report its producers gives none. most: transactions of each partition.
+    """Return the open transactions of each partition, by their first offsets, and the reason if a transactional id is
+    unknown. If a leader did not report its producers, the partition has no transactions.
+
+    most: Maximum number of transactions of each partition.
     """
     held = list(partitions)
     producers = yield from producers_of(context, held, None, deadline.share(3))

@@ -202,7 +202,7 @@ class ConsumerSettings:
 
     bootstrap_servers: The addresses that the client was given, for messages.
     auto_offset_reset: "earliest", "latest", "none", or "by_duration" with auto_offset_reset_duration in seconds.
-    retry_backoff:     Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
+    retry_backoff:     Function that returns the seconds before a repeat, from its number (from 0) and a random number.
     """
 
     bootstrap_servers: str = ""
@@ -260,7 +260,8 @@ def checked_columns(columns: Iterable[str], binary_type: str, framing: str | Non
 
 
 def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) -> ClientConfig:
-    """As `take_client_options`. A call without a timeout waits at least as long as one request."""
+    """Take the options of the client, as `take_client_options` does. A call without a timeout waits at least as long as
+    one request."""
     is_chosen = "default_api_timeout_ms" in left
     client = take_client_options(left, own, what)
     if client.default_api_timeout_ms < client.request_timeout_ms and not is_chosen:
@@ -269,7 +270,7 @@ def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) ->
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ConsumerConfig, ClientConfig]:
-    """Return a consumer's options and its client's from the given ones. Raise TypeError for an unknown one."""
+    """Return the options of the consumer and those of its client. Raise TypeError for an unknown option."""
     left = dict(given)
     own = ConsumerConfig.take(left)
     client = take_consumer_client(left, ConsumerConfig.names(), "a consumer")

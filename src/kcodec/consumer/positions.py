@@ -9,8 +9,8 @@
 The leader of each partition is requested in parallel, so that a broker that does not respond delays only its own
 partitions. Each request has the version of the partition's state: a seek changes it, and a response for the old version
 is dropped. After a retriable error the request is repeated for as long as the partition is assigned. Another error
-becomes `PartitionState.error`; after a missing permission the request is repeated, too. An exception of another kind
-ends the consumer.
+becomes `PartitionState.error`; after a missing permission the request is repeated, too. Any other exception ends the
+consumer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kcodec.protocol.error_codes import ErrorCode, note_final
 log = logging.getLogger("kcodec.consumer")
 # Maximum number of obsolete requests to a broker that does not respond; further requests wait.
 MAX_UNDER_WAY = 4
-# Which repeat's pause comes between two rounds that each took all their time.
+# The number of the repeat whose pause is used between two rounds that both reached their time limit.
 _PATIENT_ATTEMPT = 3
 
 #: What is under way for a partition: version, awaiting and reset_to of its state at the request.
@@ -62,9 +62,9 @@ def _key(state: PartitionState) -> _Key:
 class Positions:
     """See the module.
 
-    committed: None for a consumer without a group.
-    member:    the identity for committed offsets (a KIP-848 member is checked by its epoch).
-    now:       milliseconds since 1970; only for auto_offset_reset "by_duration".
+    committed: The committed offsets; None for a consumer without a group.
+    member:    Returns the identity for committed offsets (a KIP-848 member is checked by its epoch).
+    now:       Returns the time in ms since 1970; only for auto_offset_reset "by_duration".
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Positions:
     # Requests that are due
 
     def _look(self) -> Flow[None]:
-        """Send a request for each partition that needs one and has none under way."""
+        """Send a request for each partition that needs one and has none in flight."""
         partitions = self.assignment.partitions
         self.cluster.add_topics({partition.topic for partition in partitions})
         for gone in self._validated.keys() - partitions.keys():
@@ -152,7 +152,7 @@ class Positions:
                 task.when_done(self._note_failure)
 
     def _note_failure(self, task: Task[None]) -> None:
-        """Let `run` raise the error of a request: repeated without a pause, the request would fail again and again."""
+        """Let `run` raise the error of a request, because the request would fail again and again."""
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self._failure = task.error
             self._rouse()
@@ -173,7 +173,7 @@ class Positions:
         self.assignment.interrupt()
 
     def _kind(self, state: PartitionState) -> str | None:
-        """Return what to request; None if nothing is needed."""
+        """Return the kind of the request; None if no request is needed."""
         if state.awaiting == COMMITTED:
             if self.committed is not None:
                 return COMMITTED
@@ -189,10 +189,11 @@ class Positions:
         if state.position_epoch < 0 or self._has_no_epochs(state.topic_partition):
             self._accept(state, self.cluster.leader_epoch(*state.topic_partition))
             return None
-        return VALIDATION if state.topic_partition.topic in self.cluster.topics else None  # there will be news of it
+        return VALIDATION if state.topic_partition.topic in self.cluster.topics else None  # new metadata will follow
 
     def _where(self, kind: str, partition: TopicPartition) -> int | str:
-        """Return a key for partitions to request together: those of a leader; partitions without one are separate."""
+        """Return a key for partitions to request together: those of one leader. Partitions without a leader are
+        separate."""
         leader = self.cluster.leader(*partition)
         return -1 if kind == COMMITTED else partition.topic if leader is None else leader
 
@@ -229,7 +230,7 @@ class Positions:
             self._rouse()
 
     def _current(self, item: TopicPartition, key: _Key) -> PartitionState | None:
-        """Return the state that the response is for; None after a seek or another assignment."""
+        """Return the state to which the response applies; None after a seek or another assignment."""
         state = self.assignment.partitions.get(item)
         return state if state is not None and state.error is None and _key(state) == key else None
 
@@ -249,7 +250,8 @@ class Positions:
         return True
 
     def _forgive(self, errors: Mapping[TopicPartition, KcodecError]) -> None:
-        """Remove the error of a missing permission, which may be granted now; otherwise it returns."""
+        """Remove the error of a missing permission, which may be granted now. If it is not, the next response sets it
+        again."""
         for item, error in errors.items():
             state = self.assignment.partitions.get(item)
             if state is not None and state.error is error and isinstance(error, AuthorizationError):
@@ -340,7 +342,7 @@ class Positions:
         def take(item: TopicPartition, end: EpochEnd) -> None:
             state, position = self._current(item, keys[item]), requested[item]
             if state is None or (state.position, state.position_epoch) != position[:2]:
-                return  # it moved meanwhile, by what was fetched before; requested again
+                return  # it moved meanwhile by records fetched before, and is requested again
             if is_truncated(position, end):
                 self._truncated(state, position, end)
             else:

@@ -37,7 +37,8 @@ def lost_text(gone: Collection[TopicPartition], settings: ConsumerSettings, clus
 
 
 class Polls:
-    """The polls of the application from the view of the loop. is_awaited: a rebalance waits for the next one."""
+    """The polls of the application, as the loop sees them. `is_awaited` is set while a rebalance waits for the next
+    poll."""
 
     def __init__(self, clock: Clock, interrupt: Callable[[], None]) -> None:
         self.is_awaited = False
@@ -63,7 +64,7 @@ class Polls:
 
     def begin_wait(self, end: Callable[[], None]) -> None:
         """On the thread or task that calls poll: note that the poll waits for records without a flow. `end_wait` must
-        follow. end: called on the loop, possibly several times, when the poll must check again."""
+        follow. `end` is called on the loop, possibly several times, when the poll must check again."""
         self._end_wait = end
 
     def end_wait(self) -> None:
@@ -72,23 +73,23 @@ class Polls:
         self._polled_at = self._clock()
 
     def wake(self) -> None:
-        """On the loop: let a poll that waits for records look again."""
+        """On the loop: let a poll that waits for records check again."""
         end = self._end_wait
         if end is not None:
             end()
 
     def begin(self) -> None:
-        """On the loop: note that a poll, or a call that makes callbacks, waits. `end` must follow."""
+        """On the loop: note that a poll, or a call that makes callbacks, waits in a flow. `end` must follow."""
         self._count += 1
         self._began.set()
 
     def end(self) -> None:
-        """Note that it no longer waits."""
+        """Note that the poll no longer waits."""
         self._count -= 1
         self._polled_at = self._clock()
 
     def until_polled(self) -> Flow[None]:
-        """Wait for a poll, during which the application processes no records; return at once if it is in one."""
+        """Wait for a poll, during which the application processes no records. Return immediately during a poll."""
         if self._count:
             return
         self.is_awaited = True
@@ -104,7 +105,8 @@ class Polls:
 class ConsumerRebalanceHandler:
     """The RebalanceHandler of a plain consumer: its partitions change only while the application polls.
 
-    add, remove: start and stop to read partitions. lost_text: returns the sentence to log about lost partitions.
+    add, remove: Start and stop reading partitions.
+    lost_text:   Returns the sentence to log about lost partitions.
     """
 
     def __init__(
@@ -134,14 +136,14 @@ class ConsumerRebalanceHandler:
         return frozenset(name for name, state in self._assignment.partitions.items() if not state.is_added)
 
     def until_polled(self) -> Flow[None]:
-        """Wait for the next poll; return at once if the application is in one."""
+        """Wait for the next poll. Return immediately during a poll."""
         return self._polls.until_polled()
 
     def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
-        """At the next poll: commit if that is automatic, call on_revoked, and stop reading these partitions. Commits in
-        the background are awaited, as they could not be sent any more.
+        """At the next poll: commit if commits are automatic, call on_revoked, and stop reading these partitions. Wait
+        for commits in the background, because they cannot be sent later.
 
-        deadline: of the call that revokes them; None for a rebalance.
+        deadline: Deadline of the call that revokes them; None for a rebalance.
         """
         yield from self._polls.until_polled()
         requested = frozenset(partitions)
@@ -156,17 +158,17 @@ class ConsumerRebalanceHandler:
             yield from self._commits.commit_before_revocation(going, deadline)
             log.info("revoked: %s", ", ".join(map(str, sorted(going))))
             yield from self._callbacks.call(self.listener.on_revoked, going)
-            yield from self._commits.drain_first(deadline)  # what on_revoked has requested
+            yield from self._commits.drain_first(deadline)  # the commits that on_revoked has requested
         finally:
             self._going -= going
             self._remove(going)
             self._gone.set()
 
     def lose(self, partitions: Partitions) -> Flow[None]:
-        """Deliver nothing more of these partitions; at the next poll stop reading them, and call on_lost.
+        """Deliver nothing more of these partitions. At the next poll, stop reading them and call on_lost.
 
-        This waits for the poll, as the application may be processing records. Its positions and its generation stay
-        unchanged until then (the rejoin waits for this), so that the coordinator rejects what it commits.
+        This waits for the poll, because the application may be processing records. Until then, positions and generation
+        do not change (the rejoin waits for this), so the coordinator rejects commits of the application.
         """
         gone = frozenset(partitions) & self.owned
         if not gone:
@@ -181,7 +183,7 @@ class ConsumerRebalanceHandler:
         """Call on_assigned at the next poll, and start to read these partitions."""
         new = frozenset(added)
         log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
-        # Added first, so that on_assigned can seek, and kept back from poll until it has returned.
+        # They are added first, so that on_assigned can seek. Poll delivers nothing until on_assigned has returned.
         self._add(new, held_back=self.listener.on_assigned is not None)
         try:
             yield from self._callbacks.call(self.listener.on_assigned, new)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of log truncation by leader epochs (KIP-320): is what a consumer has read still in the log?
+"""Detection of log truncation by leader epochs (KIP-320): are the records that a consumer has read still in the log?
 
-An unclean election makes a replica the leader that lacks records which were read already. Other records get their
-offsets, and a reader that continues at its position misses them. So after each change of leader the new one is
-requested the end offset of the leader epoch of the last consumed record (OffsetForLeaderEpoch 2 to 4). If it is below
-the position, the log was truncated there. The rules are those of Java's consumer (OffsetsForLeaderEpochClient,
+After an unclean election, the new leader may lack records that were already read. Other records then get their offsets,
+and a reader that continues at its position misses these records. After each change of the leader, the consumer
+therefore requests from the new leader the end offset of the leader epoch of the last consumed record
+(OffsetForLeaderEpoch 2 to 4). If this offset is below the position, the log was truncated there. The rules are those of
+Java's consumer (OffsetsForLeaderEpochClient,
 SubscriptionState):
 
     the leader has no such epoch (-1)           unknown: as auto_offset_reset says; "none": the error
@@ -31,7 +32,7 @@ UNKNOWN = -1
 
 
 class Position(NamedTuple):
-    """A position to validate. leader_epoch: the known epoch of the leader requested last."""
+    """A position to validate. `leader_epoch` is the known epoch of the leader of the last request."""
 
     offset: int
     position_epoch: int
@@ -55,8 +56,8 @@ def epoch_end_handler(
     cluster: Cluster, requested: MutableMapping[TopicPartition, Position]
 ) -> ApiHandler[TopicPartition, EpochEnd]:
     """Return the handler for `request_items` that gets the end of the epochs of these positions. It sets the leader
-    epochs in `requested` when the request is sent: a leader with a newer epoch rejects ours (FENCED_LEADER_EPOCH), and
-    the next request has the epoch that the metadata has by then."""
+    epochs in `requested` when the request is sent. If the leader has a newer epoch, it rejects the request
+    (FENCED_LEADER_EPOCH), and the next request has the epoch of the updated metadata."""
 
     def of(topic: str, number: int) -> Any:
         position = requested[TopicPartition(topic, number)]._replace(leader_epoch=cluster.leader_epoch(topic, number))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warnings that say why a consumer receives nothing.
 
-A consumer waits for what may come: a broker that starts, a topic that is created, a coordinator that moves. With a
-wrong host, a misspelled topic or a partition that does not exist, it would wait forever without a message. So a
-problem that keeps it from reading for longer than WARN_AFTER_SECONDS is logged at WARNING with the address, topic or
-partition and the last cause, again after REPEAT_SECONDS, and then after intervals that double up to
-LONGEST_REPEAT_SECONDS. When a problem that was logged ends, that is logged at INFO.
+A consumer waits for events that may still occur: a broker starts, a topic is created, a coordinator moves. With a wrong
+host, a misspelled topic or a partition that does not exist, it would wait forever without a message. A problem that
+prevents reading for longer than WARN_AFTER_SECONDS is therefore logged at WARNING, with the address, topic or partition
+and the last cause. The warning is repeated after REPEAT_SECONDS, and then after intervals that double up to
+LONGEST_REPEAT_SECONDS. The end of a logged problem is logged at INFO.
 
-Errors that `poll` raises are not logged here. Transactions that hold records back: `kcodec.consumer.held_back`.
+Errors that `poll` raises are not logged here. For transactions that block records, see `kcodec.consumer.held_back`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Key = tuple[str, str | int]
 
 @dataclass(slots=True)
 class _Problem:
-    """One problem: since when, when it is logged next, and the interval after that."""
+    """One problem: its begin, the time of its next warning, and the interval after that."""
 
     since: float
     next_at: float
@@ -60,16 +60,16 @@ class _Problem:
 
 
 class _Found(NamedTuple):
-    """A current problem. what: the sentence up to the duration; hint: the sentences after it."""
+    """A current problem. `what` is the sentence up to the duration; `hint` has the sentences after it."""
 
     what: str
     hint: str
 
 
 class WaitingReport:
-    """The warnings of one consumer: see the module. Runs on the I/O thread or event loop.
+    """The warnings of one consumer; see the module. They are made on the I/O thread or event loop.
 
-    subscription, membership: return the current subscription and group member.
+    subscription, membership: Return the current subscription and group member.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class WaitingReport:
             self.look()
 
     def look(self) -> None:
-        """Log what is due now."""
+        """Log the warnings that are due."""
         now = self._cluster.clock()
         found = dict(self._found())
         for key in self._known.keys() - found.keys():
@@ -114,8 +114,8 @@ class WaitingReport:
                 problem.interval = min(problem.interval, LONGEST_REPEAT_SECONDS)
 
     def end(self) -> None:
-        """Log at the close the problems that were not logged yet: a program that polls once and ends should know why it
-        got nothing. Problems of the group are left out, as a rebalance may last a few seconds."""
+        """At the close, log the problems that were not logged yet, so that a program that polls once and ends shows why
+        it got nothing. Leave out problems of the group, because a rebalance may last a few seconds."""
         self.look()
         now = self._cluster.clock()
         for key, one in dict(self._found()).items():
@@ -213,7 +213,7 @@ class WaitingReport:
     # Partitions
 
     def _partitions(self) -> Iterator[tuple[Key, _Found]]:
-        """Yield partitions that are assigned and cannot be read, those of a topic with one problem together."""
+        """Yield assigned partitions that cannot be read. Partitions of a topic with the same problem are combined."""
         codes: dict[str, int] = {}
         states = []
         for (topic, _), state in list(self._assignment.partitions.items()):

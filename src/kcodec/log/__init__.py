@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from kcodec.log.snapshots import ProducerSnapshot, ProducerState, pack_snapshot, read_snapshot, write_snapshot
 del TYPE_CHECKING
 
-# Imported when first requested: opening and reading a log needs none of them. No module may be called like what it
-# gives, or importing it would put itself in the place of that.
+# Imported when first requested: opening and reading a log needs none of them. No module may have the name of a public
+# function, because importing the module would replace the function.
 _MODULES = {
     "check": "check_file",
     "check.findings": "Finding",

@@ -48,8 +48,8 @@ class Batches:
 
 
 def _walk(segment: Segment, position: int, above: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """Yield the batches of one segment from `position` on; the last is held back until it is known whether it
-    counts."""
+    """Yield the batches of one segment from `position`. The last batch is held back until it is known whether it is
+    torn."""
     held: RecordBatch | None = None
     failure: DecodeError | None = None
     with segment.open() as file:

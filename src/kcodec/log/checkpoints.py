@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kcodec.errors import DecodeError
-from kcodec.log.java_properties import read_properties
+from kcodec.java_properties import read_properties
 from kcodec.log.small_files import PIECE_BYTES, read_whole
 from kcodec.log.storage import LOCAL, Storage
 
@@ -148,8 +148,8 @@ def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL)
 
 
 def log_start_offset(log_directory: str, topic: str, partition: int, storage: Storage = LOCAL) -> int | None:
-    """Return what the log directory's checkpoint says of this partition; None if it says nothing, or there is no such
-    file."""
+    """Return the offset of this partition in the checkpoint of the log directory; None if the entry or the file is
+    missing."""
     path = storage.join(log_directory, LOG_START_OFFSETS)
     if not storage.is_file(path):
         return None
@@ -166,7 +166,8 @@ def log_start_offset(log_directory: str, topic: str, partition: int, storage: St
 def _entries(
     path: str | os.PathLike[str], storage: Storage, parse: Callable[[list[str]], Line], what: str, limit: str
 ) -> Iterator[Line]:
-    """Yield the entries, in memory for one line at a time: a file of newlines must not become a list of lines."""
+    """Yield the entries, with only one line in memory at a time, because a file of newlines must not become a list of
+    lines."""
     data = read_whole(path, storage, limit)
     _check_text(data, path)
     if not data:
@@ -182,7 +183,7 @@ def _entries(
         raise _wrong(path, 2, f"{_shown(count)} entries but {found} follow")
     for start, line in _filled_lines(data, begin):
         try:
-            # Not more than are needed to see that there are too many.
+            # Only as many as are needed to detect that there are too many.
             yield parse(line.split(None, MOST_FIELDS))
         except ValueError:
             number = 1 + len(_LINE_END.findall(data[:start].decode("utf-8")))
@@ -190,14 +191,14 @@ def _entries(
 
 
 def _line(data: bytes, start: int) -> tuple[str, int]:
-    """Return the line that begins at a byte, without its end, and where the next one begins."""
+    """Return the line that begins at a position, without its line end, and the position of the next line."""
     match = _LINE_END_BYTES.search(data, start)
     end, following = match.span() if match else (len(data), len(data))
     return data[start:end].decode("utf-8"), following
 
 
 def _filled_lines(data: bytes, start: int) -> Iterator[tuple[int, str]]:
-    """(where it begins, line) of the lines that are not blank. Runs of newlines are passed over at once."""
+    """Yield position and text of each line that is not blank. Sequences of newlines are skipped in one step."""
     for match in _LINE_BYTES.finditer(data, start):
         line = match[0].decode("utf-8")
         if not line.isspace():
@@ -221,7 +222,8 @@ def _integer(text: str) -> int:
 
 
 def _check_text(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Raise DecodeError if the bytes are not UTF-8; by pieces, as text may take four times its bytes."""
+    """Raise DecodeError if the bytes are not UTF-8. Decode them in pieces, because text may need four times as much
+    memory."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for at in range(0, len(data), PIECE_BYTES):
         pending = len(decoder.getstate()[0])
@@ -234,7 +236,7 @@ def _check_text(data: bytes, path: str | os.PathLike[str]) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return the text of the file as an error shows it: its beginning, if it is long."""
+    """Return the text of the file for an error, shortened if it is long."""
     return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r} ... ({len(text)} characters)"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of segments with constant memory: byte ranges of a file in, chunks of columns out.
+"""Records of segments with constant memory: byte ranges of files are decoded into chunks of columns.
 
-A position advances as in Java's consumer (CompletedFetch). It begins at the log start or start_offset, each record and
-each batch advances it, and records below it are left out, so that no offset is returned twice.
+A position advances as in Java's consumer (CompletedFetch). It begins at the log start or start_offset. Each record and
+each batch advances it. Records below it are left out, so that no offset is returned twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
 
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 MAX_ROWS = 65_536
-# The first window of a reading whose first records are to come at once: one batch, where it is larger.
+# The size of the first window if the first records must be available early. It has at least one batch.
 PROMPT_BYTES = 64 << 10
 ON_ERROR = ("raise", "stop", "skip")
 # The options of StreamOptions that a Decoder takes as they are.
@@ -67,7 +67,7 @@ class ByteRange:
 
     @property
     def may_be_torn(self) -> bool:
-        """Whether what is cut or corrupt at its end may be a broker's last append."""
+        """Whether an incomplete or corrupt batch at its end may be the last append of a broker."""
         return self.end is None and not self.is_rising
 
 
@@ -123,14 +123,14 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 class ChunkReader(Protocol):
-    """How chunks come about, with what has been counted so far."""
+    """A source of chunks, with its counts so far."""
 
     error: DecodeError | None
     is_ended: bool
 
     @property
     def losses(self) -> Sequence[Loss]:
-        """What was skipped so far."""
+        """The losses so far."""
         ...
 
     @property
@@ -161,7 +161,7 @@ class Chunks(Iterator[DecodedRecords]):
             from kcodec.log.parallel import ParallelReader
 
             self._reading = ParallelReader(ranges, verdict, options, threads)
-        # It knows nothing of this object, so that dropping it ends the reading at once.
+        # The generator has no reference to this object, so dropping the object ends the reading immediately.
         self._chunks = self._reading.chunks()
 
     @classmethod
@@ -197,7 +197,7 @@ class Chunks(Iterator[DecodedRecords]):
 
 
 class SequentialReader:
-    """Range after range, on the caller's thread."""
+    """Reads one range after another, on the caller's thread."""
 
     error: DecodeError | None
 
@@ -251,7 +251,7 @@ class SequentialReader:
     def _read(self, byte_range: ByteRange, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
         position, needed = byte_range.start, 0
         end = file.size() if byte_range.end is None else byte_range.end
-        rest = memoryview(b"")  # of the window, where the decoder stopped because a chunk was finished
+        rest = memoryview(b"")  # the rest of the window after a finished chunk
         while position < end and not self._is_done():
             is_first = self._options.is_prompt and position == byte_range.start
             wanted = max(PROMPT_BYTES if is_first else WINDOW_BYTES, needed)
@@ -281,7 +281,7 @@ class SequentialReader:
         yield from decoder.take(flush=True)
 
     def _move_on(self, decoder: Decoder, window: memoryview, start: int, behind: int) -> None:
-        """Whole batches of the window, up to byte `behind` of the file, have been walked."""
+        """Note that the complete batches of the window, up to the position `behind`, have been walked."""
         if decoder.next_offset is not None:
             self._position = max(self._position, decoder.next_offset)
             self._last_offset = max(self._last_offset, decoder.next_offset - 1)
@@ -290,7 +290,7 @@ class SequentialReader:
             self._counts = sum_of_counts(self._counts, Counts(aborted=-undecided, undecided=undecided))
 
     def _judge_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
-        """Judge a batch that the end cuts: it may be a torn tail."""
+        """Determine whether a batch that is cut off by the end is a torn tail or corruption."""
         try:
             judge_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
         except DecodeError as corruption:
@@ -303,7 +303,7 @@ class SequentialReader:
         self.is_ended = True
 
     def _behind_corruption(self, byte_range: ByteRange, file: SegmentFile, error: DecodeError, end: int) -> int:
-        """Return `end` behind a torn tail; stop at corruption."""
+        """Return `end` after a torn tail. Stop at corruption."""
         options = self._options
         try:
             active, check_crcs = byte_range.may_be_torn, options.check_crcs
@@ -317,7 +317,7 @@ class SequentialReader:
     # on_error="skip"
 
     def _salvage(self, byte_range: ByteRange, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
-        """Read everything that is not corrupt: corruption is left out, noted in `losses`, and reading continues."""
+        """Read all data that is not corrupt. Corruption is skipped and noted in `losses`, and reading continues."""
         positions = ResumePositions(file, self._options.limits)
         position = byte_range.start
         end = file.size() if byte_range.end is None else byte_range.end
@@ -354,7 +354,8 @@ class SequentialReader:
     def _in_order(
         self, window: BatchWindow, byte_range: ByteRange, positions: ResumePositions, end: int
     ) -> tuple[int, DecodeError | None]:
-        """Return how many batches of a window can be decoded; if none can, what is wrong, None for a cut batch."""
+        """Return the number of batches of a window that can be decoded. If it is 0, also return the error; None if the
+        batch is cut off."""
         if not window.batches:
             return 0, window.failure
         headers = window.batches if window.following is None else [*window.batches, window.following]
@@ -368,7 +369,7 @@ class SequentialReader:
         return 0, DecodeError(reason, position=headers[0].position, base_offset=base, path=byte_range.path)
 
     def _note_missing(self, byte_range: ByteRange, positions: ResumePositions, end: int) -> None:
-        """Note the loss of what was behind the end of a segment that has been cut between two batches."""
+        """Note the loss of the batches after the end of a segment that was cut between two batches."""
         if self.losses and (self.losses[-1].path, self.losses[-1].end_position) == (byte_range.path, end):
             return
         reason = "the segment ends before positions in its index"
@@ -389,9 +390,10 @@ class SequentialReader:
         end: int,
         error: DecodeError | None,
     ) -> int:
-        """Note the loss of the batch at `position`, and of what has to go with it; return where reading continues.
+        """Note the loss of the batch at `position`, and of the data that must be skipped with it. Return where reading
+        continues.
 
-        error: what is wrong with the batch; None if the end cuts it.
+        error: Error of the batch; None if it is cut off by the end.
         """
         limits, above, torn = self._options.limits, self._last_offset, byte_range.may_be_torn
         if torn and is_zeros(file, position, end) and not positions.are_after(position):
@@ -419,7 +421,8 @@ class SequentialReader:
 
 
 def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options: StreamOptions) -> int:
-    """Records of whole batches that the decoder counts as aborted although that is not known: see Verdict.unsettled."""
+    """Return the number of records that the decoder counts as aborted although their outcome is unknown; see
+    Verdict.unsettled."""
     at = count = 0
     first = max(verdict.log_start_offset, options.start_offset or 0)
     end = HIGHEST_OFFSET if options.end_offset is None else options.end_offset
@@ -441,7 +444,7 @@ def _unsettled_records(window: memoryview, start: int, verdict: Verdict, options
 
 
 def sum_of_counts(one: Counts, other: Counts) -> Counts:
-    """Both added, field by field."""
+    """Return the sum of both, field by field."""
     return Counts(*(a + b for a, b in zip(one, other, strict=True)))
 
 

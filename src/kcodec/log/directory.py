@@ -56,7 +56,7 @@ SEARCH_LEVELS, SEARCHED_DIRECTORIES = 3, 100
 #: What only a Log has, and is often looked for here.
 PARTITION_METHODS = ("records", "to_arrow", "batches")
 KNOWN_FILES = {META_PROPERTIES, CLEAN_SHUTDOWN, BOOTSTRAP_CHECKPOINT, ".lock", *OFFSET_CHECKPOINTS}
-# What LocalLog appends to a partition's name: a unique id, and what is to become of the directory.
+# The suffix that LocalLog appends to a partition's name: a unique id, and the state of the directory.
 RENAMED = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
 
 
@@ -132,7 +132,7 @@ class LogDirectory(Mapping[str, Log]):
     # Partitions
 
     def _there_are(self) -> str:
-        """Return the partitions that exist, for a message: the first of them."""
+        """Return the first existing partitions, for a message."""
         return f"; it has {_listed([str(partition) for partition in self._partitions], 'partitions')}"
 
     if not TYPE_CHECKING:
@@ -178,7 +178,7 @@ class LogDirectory(Mapping[str, Log]):
         return hash(self.path)
 
     def _named(self, name: object) -> TopicPartition | None:
-        """Return the partition of a name or a (topic, partition); None where it is not here."""
+        """Return the partition for a name or a (topic, partition); None if it is not in the directory."""
         if isinstance(name, str):
             match = PARTITION_DIRECTORY.fullmatch(name)
             name = (match[1], int(match[2])) if match else None
@@ -204,7 +204,7 @@ class LogDirectory(Mapping[str, Log]):
         return found
 
     def _logs(self, topic: str | None = None) -> list[Log]:
-        """Return the partitions of a topic, or all; without those that have no segment yet."""
+        """Return the partitions of a topic, or of all topics. Leave out partitions that have no segment yet."""
         wanted = [name for found, name in self._partitions.items() if topic in (None, found.topic)]
         return [self[name] for name in wanted if has_segments(self.storage.list(self.storage.join(self.path, name)))]
 
@@ -243,7 +243,7 @@ class LogDirectory(Mapping[str, Log]):
         return self._offsets(CLEANER_OFFSETS)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        """Return one of the checkpoints; empty where there is no such file. DecodeError if it is invalid."""
+        """Return one of the checkpoints, empty if the file does not exist. Raise DecodeError if it is invalid."""
         if name not in self._files:
             return {}
         offsets = read_offsets(self.storage.join(self.path, name), self.storage)
@@ -403,7 +403,7 @@ def _is_log_directory(storage: Storage, directory: str, entries: list[Entry]) ->
 
 
 def _log_directories_below(storage: Storage, directory: str, entries: list[Entry]) -> list[str]:
-    """Return the log directories below another directory, from the highest level that has some."""
+    """Return the log directories below another directory, from the highest level at which there are any."""
     level = [(directory, entries)]
     searched = 0
     for _ in range(SEARCH_LEVELS):

@@ -53,13 +53,13 @@ class FollowOptions:
             raise TypeError(f"stop must be callable or an Event, not {type(self.stop).__name__}")
 
     def is_stopped(self) -> bool:
-        """Return whether the caller wants it to end."""
+        """Return whether the caller has requested the end."""
         if self.stop is None:
             return False
         return bool(self.stop() if callable(self.stop) else self.stop.is_set())
 
     def rest(self, seconds: float) -> None:
-        """Sleep; an Event of threading wakes it."""
+        """Sleep until the next poll. An Event of threading ends the sleep."""
         if isinstance(self.stop, Event):
             self.stop.wait(seconds)
         else:
@@ -69,9 +69,9 @@ class FollowOptions:
 def follow_segments(
     path: str, segments: Sequence[Segment], options: StreamOptions, follow: FollowOptions, log_start_offset: int
 ) -> Chunks:
-    """Follow the log at `path`, a directory or one of the segments alone, from the segments that it had.
+    """Follow the log at `path`, which is a directory or one segment, starting with these segments.
 
-    Under read_committed the walk begins with the first segment: a transaction may be open from there.
+    With read_committed, the walk begins with the first segment, because a transaction may be open from there.
     """
     from kcodec.log.growth import GrowingLog
 
@@ -88,7 +88,7 @@ def follow_segments(
 
 
 class FollowingReader:
-    """A ChunkReader that goes on with what is appended. Made by Log; read through Chunks."""
+    """A ChunkReader that continues with appended batches. Log creates it, and Chunks reads it."""
 
     error: DecodeError | None = None
     is_ended = False
@@ -108,11 +108,11 @@ class FollowingReader:
 
     @property
     def counts(self) -> Counts:
-        """Counts of what has been read so far; what is held back is in none."""
+        """Counts of the records read so far, without those that are held back."""
         return self._counts if self._reading is None else sum_of_counts(self._counts, self._reading.counts)
 
     def chunks(self) -> Iterator[DecodedRecords]:
-        """Yield every chunk, as it comes; to be called once."""
+        """Yield each chunk when it is available. This may be called only once."""
         follow = self._follow
         last_record = time.monotonic()
         while not follow.is_stopped():
@@ -138,7 +138,7 @@ class FollowingReader:
             follow.rest(rest)
 
     def _ready(self) -> Iterator[DecodedRecords]:
-        """Return the chunks of what has been walked and may be delivered."""
+        """Return the chunks of the walked batches that may be delivered."""
         limit, position = self._limit()
         ranges = [
             ByteRange(each.segment.path, each.start, each.end, each.first_offset, False, each.segment.storage)
@@ -160,7 +160,8 @@ class FollowingReader:
         self._aborted = [entry for entry in self._aborted if entry.last_offset is None or entry.last_offset >= limit]
 
     def _limit(self) -> tuple[int, int]:
-        """Below which offset records can be delivered, and at which byte of its segment the batch there begins."""
+        """Return the offset below which records can be delivered, and the position of the batch there in its
+        segment."""
         scanner = self._log.scanner
         if self._is_committed:
             for producer_id, _epoch, first, _last, marker, control_type, *_rest in scanner.finished:
@@ -172,7 +173,7 @@ class FollowingReader:
 
 
 def _take(walked: list[Walked], limit: int, position: int) -> list[Walked]:
-    """Take what is below the limit from the front; the limit is at byte `position` of the one that holds it."""
+    """Remove the ranges below the limit from the front. The limit is at `position` of the range that contains it."""
     taken: list[Walked] = []
     while walked and walked[0].next_offset <= limit:
         taken.append(walked.pop(0))

@@ -34,13 +34,14 @@ from kcodec.log.windows import HeaderWindows, SegmentFile
 
 # Walked at a time before it is given out; what is known of its transactions is then forgotten.
 STEP_BYTES = 32 << 20
-# The cleaner's new segment, complete, on its way to its name: while one is there, the listing may lack a segment.
+# A complete new segment of the cleaner before it gets its final name. While it exists, the listing may lack a segment.
 SWAPPING = ".log.swap"
 
 
 @dataclass
 class Walked:
-    """Whole batches of a segment, walked and not yet read: bytes [start, end), offsets [first_offset, next_offset)."""
+    """Complete batches of a segment that were walked and not read yet: bytes [start, end), offsets [first_offset,
+    next_offset)."""
 
     segment: Segment
     start: int
@@ -50,7 +51,7 @@ class Walked:
 
 
 class _Look(NamedTuple):
-    """The segments that are there, in order, with their sizes."""
+    """The existing segments, in order, with their sizes."""
 
     segments: list[tuple[Segment, int]]
     is_swapping: bool
@@ -61,10 +62,11 @@ class _Look(NamedTuple):
 
 
 class _Stuck(NamedTuple):
-    """Where the walk of the last segment stands, how often in a row, and what the batch there was last found to be.
+    """The position at which the walk of the last segment waits, the number of looks at it, and the last finding for the
+    batch there.
 
-    To judge may mean to read all zeros of a preallocated file: it is done at the 1st, 2nd, 4th, 8th ... look, and at
-    the one after corruption was found, as a batch may have been written while it was looked at.
+    The check of a batch may read all zeros of a preallocated file. It is therefore made only at the 1st, 2nd, 4th, 8th
+    ... look, and at the look after corruption was found, because the batch may have been written during the check.
     """
 
     path: str
@@ -82,11 +84,13 @@ class _Stuck(NamedTuple):
 
 
 class GrowingLog:
-    """The walk. `scanner` holds the transactions, `walked` what is to be read; the reader takes from both.
+    """The walk. `scanner` has the transactions, and `walked` the ranges to read. The reader takes from both.
 
-    segment: where to begin, at its first byte or where begin_at() says. is_alone: follow that file, not its directory.
-    next_offset: behind the last batch walked. corruption: found in a closed segment, or twice in a row in the last one.
-    is_complete: a file that is followed alone was rolled and has been walked to its end.
+    segment:     Segment at which to begin, at its first byte or at the position of `begin_at`.
+    is_alone:    Whether to follow only this file, and not its directory.
+    next_offset: Offset after the last walked batch.
+    corruption:  Corruption that was found in a closed segment, or twice in a row in the last segment.
+    is_complete: Whether a file that is followed alone was rolled and has been walked to its end.
     """
 
     # Private names: _segment, _position: where the walk is; _anchor: byte and header of the last batch before it in
@@ -109,19 +113,19 @@ class GrowingLog:
         self._directory = directory
 
     def begin_at(self, position: int, first_offset: int) -> None:
-        """Begin at a batch boundary of the first segment, all before it lying below first_offset."""
+        """Begin at a batch boundary of the first segment. All offsets before it are below `first_offset`."""
         self._position, self.next_offset = position, max(self.next_offset, first_offset)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether something was refused that may prove to be half written when it is looked at again."""
+        """Whether a batch was refused that may turn out to be incompletely written at the next look."""
         return self._stuck.corruption is not None and self.corruption is None
 
     def step(self) -> bool:
-        """Walk what has come, about STEP_BYTES at most. True if there is more to walk at once.
+        """Walk appended batches, at most about STEP_BYTES. Return True if there is more to walk immediately.
 
-        FileNotFoundError if batches were deleted before they were walked; TruncatedError or DecodeError if the log was
-        truncated below what was walked.
+        Raise FileNotFoundError if batches were deleted before they were walked, and TruncatedError or DecodeError if
+        the log was truncated below the walked batches.
         """
         look = self._look()
         here = next((at for at, path in enumerate(look.paths) if path == self._segment.path), None)
@@ -134,7 +138,7 @@ class GrowingLog:
         try:
             file = segment.open(likely_end=self._position + STEP_BYTES)
         except FileNotFoundError:
-            return False  # gone since it was listed: the next look says how
+            return False  # it was removed after the listing; the next look shows the reason
         with file:
             end = file.size()
             if not self._is_anchor_there(file, end):
@@ -173,16 +177,16 @@ class GrowingLog:
             return self._storage.list(self._directory)
         except FileNotFoundError as error:
             if self._is_alone:
-                return []  # a place that lists nothing
+                return []  # a storage without listings
             text = f"{self._directory}: the partition's directory was deleted while it was followed"
             raise FileNotFoundError(text) from error
 
     def _is_stable(self, look: _Look) -> bool:
-        """Return whether a second look shows the same: a listing while files are renamed may lack one."""
+        """Return whether a second listing is equal, because a listing while files are renamed may lack a file."""
         return not look.is_swapping and self._look().paths == look.paths
 
     def _go_on(self, look: _Look, following: int) -> bool:
-        """From a closed segment's end to the one behind it. A gap of offsets is what the cleaner may leave."""
+        """Continue with the segment after a closed one. The cleaner may have left a gap of offsets."""
         if self._is_alone:
             self.is_complete = True
             return False
@@ -201,7 +205,8 @@ class GrowingLog:
         self.scanner.path = segment.path
 
     def _relocate(self, look: _Look) -> bool:
-        """Find the position by its offset after its segment was removed. Raise FileNotFoundError if that is gone."""
+        """Find the position by its offset after its segment was removed. Raise FileNotFoundError if the offset was
+        deleted."""
         if not self._is_stable(look):
             return False
         reaching = [segment for segment, _ in look.segments if (segment.base_offset or 0) <= self.next_offset]
@@ -218,7 +223,7 @@ class GrowingLog:
         return True
 
     def _place_in(self, segment: Segment) -> tuple[int, int]:
-        """Return the byte where what is at or above next_offset begins, and the offset behind what is before it."""
+        """Return the position of the first batch at or above next_offset, and the offset after the batch before it."""
         place = position_of_offset(segment, self.next_offset, self._limits)
         with segment.open() as file:
             try:
@@ -249,7 +254,7 @@ class GrowingLog:
         return DecodeError(f"{what}, and another batch is at this position now: {remedy}", position=anchor, path=path)
 
     def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
-        """Return whether the file still holds what was walked of it."""
+        """Return whether the file still contains the last walked batch."""
         if end < self._position:
             return False
         if self._anchor is None:
@@ -260,7 +265,7 @@ class GrowingLog:
     # Walk
 
     def _walk_closed(self, file: SegmentFile, end: int) -> bool:
-        """Walk a segment that nothing is appended to any more; True if there is more of it. Sets `corruption`."""
+        """Walk a segment to which nothing more is appended. Return True if there is more of it. Set `corruption`."""
         is_ordered = self._is_ordered or self._anchor is not None
         self.scanner.above_offset = self.next_offset - 1 if is_ordered else None
         begin = self._position
@@ -274,10 +279,10 @@ class GrowingLog:
         return self._position < end
 
     def _walk_last(self, file: SegmentFile, end: int) -> bool:
-        """Walk the segment that is appended to, as far as its batches are there in full; True if there is more.
+        """Walk the complete batches of the segment to which a broker appends. Return True if there is more.
 
-        A batch is there in full if something is written behind it, or its CRC is right. Near the end one scanner looks
-        ahead, so that the other takes nothing that it could not take back.
+        A batch is complete if something is written after it, or if its CRC is valid. Near the end, a second scanner
+        looks ahead, because the first one cannot undo a batch.
         """
         self.scanner.above_offset = None
         written, begin = self._position + 2 * STEP_BYTES, self._position
@@ -306,7 +311,7 @@ class GrowingLog:
         return is_more or self._stay(file, end, refused)
 
     def _stay(self, file: SegmentFile, end: int, refused: DecodeError | None) -> bool:
-        """Stop the walk for now. Set `corruption` if a refused batch is corrupt at a second look as well."""
+        """Stop the walk for now. Set `corruption` if a refused batch is also corrupt at the second look."""
         self._stuck = self._stuck.again(file.path, self._position)
         if refused is None:
             self._stuck = self._stuck._replace(corruption=None)
@@ -317,7 +322,7 @@ class GrowingLog:
         return False
 
     def _walk(self, file: SegmentFile, end: int) -> None:
-        """Walk up to `end`, or a step, or the last batch that is there in full."""
+        """Walk up to `end`, for one step, or to the last complete batch."""
         try:
             for position in _places(self.scanner, file, self._position, end):
                 self._note(file, position)
@@ -327,7 +332,7 @@ class GrowingLog:
             raise
 
     def _note(self, file: SegmentFile, end: int) -> None:
-        """Whole batches up to byte `end` have been walked."""
+        """Note that the complete batches up to the position `end` have been walked."""
         start, self._position = self._position, end
         if end <= start or self.scanner.last_offset is None:
             return
@@ -341,9 +346,9 @@ class GrowingLog:
             self.walked.append(Walked(self._segment, start, end, first, self.next_offset))
 
     def _judged(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
-        """Return the meaning of a refused batch: the error to raise, or None for one that is not there in full yet.
+        """Return the error of a refused batch, or None if it is not complete yet.
 
-        In a preallocated file that may be one of whose header a part is there, and zeros behind it.
+        In a preallocated file, an incomplete batch may be a part of its header, followed by zeros.
         """
         behind = end if error.position is None else error.position + BATCH_OVERHEAD
         if is_last and behind < end and is_zeros(file, behind, end):
@@ -356,10 +361,10 @@ class GrowingLog:
 
 
 def _places(scanner: TransactionScanner, file: SegmentFile, position: int, end: int) -> Iterator[int]:
-    """Walk from `position`, telling the place after each window: to a step, or the last batch that is there in full.
+    """Walk from `position`, and yield the position after each window, for one step or to the last complete batch.
 
-    For a batch whose size is unknown the size of a header of magic 2 is requested, or the rest of the file: a batch of
-    magic 0 or 1 may be shorter.
+    For a batch whose size is unknown, the size of a header of magic 2 is requested, or the rest of the file, because a
+    batch of magic 0 or 1 may be shorter.
     """
     windows = HeaderWindows(file, end)
     begin, needed = position, BATCH_OVERHEAD

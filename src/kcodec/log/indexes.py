@@ -44,7 +44,8 @@ class OffsetIndexEntry(NamedTuple):
 
 
 class TimeIndexEntry(NamedTuple):
-    """An entry of ``.timeindex``: up to `offset` no timestamp (ms) is above `timestamp`, which the batch there has."""
+    """An entry of ``.timeindex``: up to `offset`, no timestamp (ms) is above `timestamp`, which is in the batch at
+    `offset`."""
 
     timestamp: int
     offset: int
@@ -234,9 +235,9 @@ def read_transaction_index(path: str | os.PathLike[str], storage: Storage = LOCA
 
 
 def entries_in(data: bytes, size: int) -> int:
-    """Return how many whole entries come before the zeros at the end."""
+    """Return the number of complete entries before the zeros at the end."""
     end = len(data)
-    while end > 0:  # by pieces: rstrip of all would copy what is left
+    while end > 0:  # in pieces: rstrip of the whole data would copy it
         piece = data[max(end - PIECE_BYTES, 0) : end].rstrip(b"\0")
         end = max(end - PIECE_BYTES, 0)
         if piece:

@@ -8,7 +8,7 @@ after it starts with such a directory (LogLoader); it renames and deletes nothin
 
 - ``.cleaned`` and ``.deleted`` are ignored;
 - a ``.swap`` at or above the lowest ``.cleaned`` is ignored, as not all files of its group had been renamed;
-- any other ``.swap`` is a segment, and segments from the lowest of them to the end of the highest are ignored.
+- any other ``.swap`` is a segment, and segments from the lowest of these to the end of the highest are ignored.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def partition_at(
 
 
 def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
-    """Return topic and partition as a directory's name says."""
+    """Return topic and partition according to the name of a directory."""
     match = PARTITION_DIRECTORY.fullmatch(storage.name(directory))
     return (match[1], int(match[2])) if match else None
 
@@ -146,7 +146,7 @@ class SegmentName(NamedTuple):
 
 
 def has_segments(entries: Iterable[Entry]) -> bool:
-    """Return whether any file of a directory is a segment, or about to become one."""
+    """Return whether any file of a directory is a segment, or will become one."""
     files = (entry.name for entry in entries if not entry.is_directory)
     return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
 
@@ -156,10 +156,10 @@ def _files(storage: Storage, directory: str) -> list[str]:
 
 
 def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) -> list[SegmentName]:
-    """Return the segments that a broker has once it has started, in order.
+    """Return the segments that a broker has after its start, in order.
 
-    Headers are read only if a ``.swap`` is there. DecodeError where one cannot be read, and where the offsets of
-    what is left overlap.
+    Headers are read only if a ``.swap`` exists. Raise DecodeError if a header cannot be read, or if the offsets of the
+    segments overlap.
     """
     files = _files(storage, directory)
     segments, swaps = _named(SEGMENT_NAME, files), _named(SWAP_NAME, files)
@@ -189,7 +189,8 @@ def _named(pattern: re.Pattern[str], files: list[str]) -> list[SegmentName]:
 
 
 def _next_offset(storage: Storage, directory: str, named: SegmentName, limits: DecodeLimits) -> int:
-    """Behind the last whole batch of a segment (LogSegment.readNextOffset); its base offset if it has none."""
+    """Return the offset after the last complete batch of a segment (LogSegment.readNextOffset), or its base offset if
+    it has none."""
     segment = Segment(storage.join(directory, named.name), named.base_offset, False, storage)
     behind = named.base_offset
     with segment.open() as file:

@@ -25,9 +25,10 @@ Made = TypeVar("Made")
 
 
 def in_order(make: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:
-    """Yield make(each), computed on threads, in the order given. `threads` + 1 of them are in progress at a time.
+    """Yield the results of `make` in the order of the items, computed on threads. `threads` + 1 of them are in progress
+    at a time.
 
-    With one thread nothing is computed ahead. An error that `given` raises comes after everything made before it.
+    With one thread, nothing is computed ahead. An error of `given` is raised after all results of earlier items.
     """
     if threads < 2:
         yield from map(make, given)
@@ -54,7 +55,7 @@ def in_order(make: Callable[[Given], Made], given: Iterable[Given], threads: int
 
 
 class ParallelReader:
-    """As SequentialReader; counts and error are those of what has been handed out."""
+    """Reads ranges in parallel. Counts and error are those of the chunks that were returned."""
 
     error: DecodeError | None
 
@@ -83,7 +84,7 @@ class ParallelReader:
                 return
 
     def _read(self, each: ByteRange) -> tuple[SequentialReader, list[DecodedRecords], DecodeError | None]:
-        """Return one range: its reader, the chunks of it, and the error that ended them."""
+        """Read one range. Return its reader, its chunks, and the error that ended them."""
         if not hasattr(self._own, "buffer"):
             self._own.buffer = WindowBuffer()
         reader = SequentialReader([each], self._verdict, self._options, self._own.buffer)

@@ -168,7 +168,8 @@ class Log:
         return TimelinePicture(name, transactions, start, stable, end, holding)
 
     def settled(self, on_error: str = "raise") -> tuple[list[Transaction], Transaction | None]:
-        """Return transactions and holding_transaction; on_error "stop", "skip": what corruption does not hide."""
+        """Return transactions and holding_transaction. With on_error "stop" or "skip", return those that corruption
+        does not hide."""
         timeline, given = self._timeline(on_error), self._given_high_watermark
         end = self._log_end_offset(timeline) if given is None else given
         limit = timeline.verdict(end, self.log_start_offset).limit
@@ -207,7 +208,7 @@ class Log:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
-                self._timeline()  # resolves transactions, or raises what is wrong
+                self._timeline()  # resolves the transactions, or raises the error
         timeline, skip = self._timeline(on_error), on_error != "raise"
         walked = find_by_walk(timeline, timestamp, start, self._limits, check_crcs=self._check_crcs, skip_corrupt=skip)
         return self._below_high_watermark(walked)
@@ -372,7 +373,8 @@ class Log:
         return Chunks(ranges, verdict, options)
 
     def _byte_ranges(self, options: StreamOptions) -> Iterator[ByteRange]:
-        """Yield what to read: whole segments, but for those whose names say that they lie outside the range."""
+        """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
+        names."""
         start = max(self.log_start_offset, options.start_offset or 0)
         is_walked = options.isolation_level == "read_committed" or not self._check_crcs
         walked = self._timeline(options.on_error).segments if is_walked else None
@@ -395,7 +397,7 @@ class Log:
     # Transactions
 
     def verdict(self, isolation_level: str = "read_committed", on_error: str = "raise") -> Verdict:
-        """Return what ``read_split`` needs to know about the rest of this log, for example in another process.
+        """Return the information about the rest of this log that ``read_split`` needs, for example in another process.
 
         isolation_level: As in ``records``.
         on_error: "skip" finds the outcome of transactions across corruption where it is certain, "stop" before it.

@@ -26,13 +26,14 @@ from kcodec.log.snapshots import ProducerSnapshot, ProducerState, read_snapshot,
 
 END_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
 SUFFIX = ".snapshot"
-# Of a snapshot's producers this many are looked up in the log before it is believed, those with the latest batches.
+# The number of producers of a snapshot, those with the latest batches, that are looked up in the log to verify it.
 MOST_VERIFIED = 64
 
 
 @dataclass(slots=True)
 class KnownProducer:
-    """One producer while a log is walked: a ProducerState, its fields in the same order, that changes."""
+    """The changing state of one producer while a log is walked. It has the fields of ProducerState in the same
+    order."""
 
     producer_id: int
     epoch: int
@@ -44,7 +45,7 @@ class KnownProducer:
     opened: int | None = None
 
     def turn_to(self, epoch: int) -> None:
-        """Another epoch: its batches so far are forgotten."""
+        """Change to another epoch, and forget the batches of the previous one."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.last_sequence = self.last_offset = -1
@@ -56,7 +57,7 @@ KNOWN_FIELDS = attrgetter(*(field.name for field in fields(KnownProducer)))
 
 
 class KnownProducers:
-    """The producers of a log so far: `known` by producer id; ``take`` each batch in order."""
+    """The producers of a log so far. `known` has them by producer id. Call ``take`` for each batch in order."""
 
     def __init__(self, states: Iterable[ProducerState] = ()) -> None:
         self.known = {state.producer_id: KnownProducer(*STATE_FIELDS(state)) for state in states}
@@ -71,7 +72,7 @@ class KnownProducers:
             self.take_marker(batch, marker)
 
     def take_data(self, batch: RecordBatch) -> None:
-        """Take the next batch, a producer's records."""
+        """Take the next batch, which has records of a producer."""
         one = self._producer_of(batch)
         one.last_sequence, one.last_offset = batch.last_sequence, batch.last_offset
         one.delta, one.timestamp = batch.last_offset_delta, batch.max_timestamp
@@ -79,7 +80,7 @@ class KnownProducers:
             one.opened = batch.base_offset
 
     def take_marker(self, batch: RecordBatch, marker: tuple[int, int, int]) -> None:
-        """Take the next batch, an end-transaction marker, and what ``end_marker`` says of it."""
+        """Take the next batch, an end-transaction marker, with the result of ``end_marker``."""
         _control_type, coordinator_epoch, timestamp = marker
         one = self._producer_of(batch)
         one.coordinator_epoch, one.timestamp, one.opened = coordinator_epoch, timestamp, None
@@ -98,7 +99,8 @@ class KnownProducers:
 
 
 def end_marker(batch: RecordBatch) -> tuple[int, int, int] | None:
-    """(control type, coordinator epoch, timestamp) of an end-transaction marker; None for another control batch."""
+    """Return (control type, coordinator epoch, timestamp) of an end-transaction marker; None for another control
+    batch."""
     if (batch.records_count or 0) <= 0:
         return None
     record = next(iter(batch.records()), None)
@@ -112,10 +114,11 @@ def end_marker(batch: RecordBatch) -> tuple[int, int, int] | None:
 def producer_states(
     segments: Sequence[Segment], log_end_offset: int, limits: DecodeLimits, *, use_snapshots: bool = True
 ) -> tuple[ProducerState, ...]:
-    """Return the producers at the end of a log, from its newest snapshot that the log bears out and the batches behind
-    it.
+    """Return the producers at the end of a log, from the newest snapshot that agrees with the log, and the batches
+    after it.
 
-    Without one, or without use_snapshots, from all batches there are: producers whose batches were deleted are missing.
+    Without such a snapshot, or without use_snapshots, they are computed from all batches, and producers whose batches
+    were deleted are missing.
     """
     snapshot = newest_usable(segments, log_end_offset, limits) if use_snapshots else None
     if snapshot is None or snapshot.offset is None:
@@ -140,7 +143,7 @@ def snapshot_paths(segments: Sequence[Segment]) -> list[tuple[int, str]]:
     named = []
     try:
         entries = storage.list(directory)
-    except OSError:  # one object of the caller's has nothing next to it
+    except OSError:  # a file object has no other files next to it
         entries = []
     for entry in entries:
         stem = entry.name.removesuffix(SUFFIX)
@@ -150,8 +153,8 @@ def snapshot_paths(segments: Sequence[Segment]) -> list[tuple[int, str]]:
 
 
 def newest_usable(segments: Sequence[Segment], end: int, limits: DecodeLimits) -> ProducerSnapshot | None:
-    """Return the newest snapshot up to the log's end whose producers' last batches are in the log, where they still can
-    be."""
+    """Return the newest snapshot up to the log's end that agrees with the log: the last batches of its producers are in
+    the log, unless they may have been deleted."""
     first = segments[0].base_offset
     if first is None:
         return None
@@ -169,7 +172,7 @@ def newest_usable(segments: Sequence[Segment], end: int, limits: DecodeLimits) -
 
 
 def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, limits: DecodeLimits) -> bool:
-    """Return whether the log does not contradict a state: its last batch, where that has not been deleted."""
+    """Return whether the log agrees with a state: its last batch is in the log, unless it has been deleted."""
     opened = state.current_transaction_first_offset
     if state.last_offset >= before or (opened is not None and opened >= before):
         return False
@@ -186,7 +189,7 @@ def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, l
 
 
 def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) -> list[RecordBatch]:
-    """Return the batch that holds an offset; none in a gap that compaction has left, nor where no header can be
+    """Return the batch that contains an offset. Return None in a gap that compaction has left, or if a header cannot be
     read."""
     segment = segments[_segment_of(segments, offset)]
     place = position_of_offset(segment, offset, limits)
@@ -199,6 +202,6 @@ def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) ->
 
 
 def _segment_of(segments: Sequence[Segment], offset: int) -> int:
-    """Return the number of the segment an offset belongs to."""
+    """Return the number of the segment to which an offset belongs."""
     numbers = [at for at, segment in enumerate(segments) if (segment.base_offset or 0) <= offset]
     return numbers[-1] if numbers else 0

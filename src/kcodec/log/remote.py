@@ -29,7 +29,7 @@ Fetch = Callable[[int, int], Any]
 
 
 def storage_of(filesystem: Any) -> Storage:
-    """Return the storage on a filesystem of pyarrow.fs or fsspec. TypeError for anything else."""
+    """Return the storage on a filesystem of pyarrow.fs or fsspec. Raise TypeError for anything else."""
     if type(filesystem).__module__.startswith("pyarrow"):
         from pyarrow import fs
 
@@ -41,7 +41,7 @@ def storage_of(filesystem: Any) -> Storage:
 
 
 def resolve(address: str) -> tuple[Storage, str]:
-    """Return what pyarrow makes of ``s3://bucket/orders-0``: the storage, and the path there."""
+    """Resolve an address such as ``s3://bucket/orders-0`` with pyarrow. Return the storage, and the path in it."""
     from pyarrow import fs
 
     filesystem, path = fs.FileSystem.from_uri(address)
@@ -52,9 +52,11 @@ def resolve(address: str) -> tuple[Storage, str]:
 
 
 class BlockFile(OpenFile):
-    """A file by blocks. fetch(position, size) gives its bytes, fewer where the file says they end; its size is fixed.
+    """A file that is read in blocks. `fetch(position, size)` returns its bytes, fewer at the end of the file. Its size
+    is fixed.
 
-    TypeError, as an OSError with the place, for a fetch that gives no bytes or too many.
+    Raise TypeError, as an OSError with path and position, if `fetch` returns something else than bytes, or too many
+    bytes.
     """
 
     def __init__(self, path: str, size: int, fetch: Fetch, close: Callable[[], None] | None = None) -> None:
@@ -63,7 +65,7 @@ class BlockFile(OpenFile):
         self._fetch = fetch
         self._close = close
         self._kept = self._block = memoryview(b"")
-        self._begin = 0  # of the block; what was kept of the one before it ends here
+        self._begin = 0  # of the block; the kept rest of the previous block ends here
         self._step = 0
         self._ahead: deque[tuple[int, Future[memoryview]]] = deque()  # (begin, block), one behind the other
         self._executor: ThreadPoolExecutor | None = None
@@ -73,7 +75,7 @@ class BlockFile(OpenFile):
         return self._size
 
     def read_into(self, window: memoryview, position: int) -> int:
-        """Read from the block that is here, or from the next one."""
+        """Read from the current block, or from the next one."""
         if position >= self._size or not len(window):
             return 0
         if not self._begin - len(self._kept) <= position < self._begin + len(self._block):
@@ -84,7 +86,7 @@ class BlockFile(OpenFile):
         return len(part)
 
     def close(self) -> None:
-        """Wait for what is under way, and let go."""
+        """Wait for requests in flight, and close the file."""
         self._kept = self._block = memoryview(b"")
         self._ahead.clear()
         if self._executor is not None:
@@ -93,11 +95,11 @@ class BlockFile(OpenFile):
             self._close()
 
     def _load(self, position: int, wanted: int) -> None:
-        """Bring the block that begins at `position`, or the one fetched ahead if that holds it."""
+        """Load the block that begins at `position`, or use a block fetched ahead that contains it."""
         end = self._begin + len(self._block)
         follows = 0 <= position - end < BLOCK_BYTES
         self._step = min(self._step * BLOCK_GROWTH, BLOCK_BYTES) if follows and self._step else FIRST_BLOCK_BYTES
-        # The batch that a window cuts at a block's end is requested again with what follows.
+        # A batch that is cut off at the end of a block is requested again together with the next block.
         self._kept = memoryview(bytes(self._block[-WINDOW_BYTES:])) if position == end else memoryview(b"")
         self._block = memoryview(b"")
         if not self._take_ahead(position):
@@ -111,8 +113,8 @@ class BlockFile(OpenFile):
             self._read_ahead()
 
     def _take_ahead(self, position: int) -> bool:
-        """Return whether a block fetched ahead holds this byte; those before it, and all that are far from it, are
-        dropped."""
+        """Return whether a block fetched ahead contains this position. Drop blocks before it, and blocks far from
+        it."""
         while self._ahead and not position < self._ahead[0][0] <= position + BLOCK_BYTES:
             begin, request = self._ahead.popleft()
             if begin <= position < begin + BLOCK_BYTES:
@@ -124,7 +126,7 @@ class BlockFile(OpenFile):
         return False
 
     def _read_ahead(self) -> None:
-        """Have one block more under way than before, up to AHEAD_BLOCKS."""
+        """Fetch one block more ahead than before, up to AHEAD_BLOCKS."""
         begin = self._begin + len(self._block)
         if self._ahead:
             begin = self._ahead[-1][0] + BLOCK_BYTES
@@ -141,7 +143,8 @@ class BlockFile(OpenFile):
             begin += size
 
     def _length(self, position: int, wanted: int) -> int:
-        """Return how much to fetch from here: all that is likely to be wanted if it is a block at most, else a step."""
+        """Return the number of bytes to fetch from here: all bytes that are likely to be needed if they are at most a
+        block, otherwise a step."""
         end = self._size if self.likely_end is None else min(self._size, self.likely_end)
         rest = end - position
         if self.likely_end is not None and 0 < rest <= BLOCK_BYTES:
@@ -166,7 +169,7 @@ class BlockFile(OpenFile):
 
 
 def _from_root(path: str) -> str:
-    """Return a path as these filesystems name it: their root is the empty one."""
+    """Return a path in the form of these filesystems, whose root is the empty path."""
     return "" if path == "." else path
 
 
@@ -201,7 +204,7 @@ class ArrowStorage(Storage):
 
 @dataclass(frozen=True)
 class FsspecStorage(Storage):
-    """A filesystem of fsspec; what it remembers of listings is dropped before each look."""
+    """A filesystem of fsspec. Its cache of listings is dropped before each look-up."""
 
     filesystem: Any = field(hash=False)
     range_bytes = BLOCK_BYTES

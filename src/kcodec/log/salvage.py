@@ -39,7 +39,7 @@ from kcodec.log.segment import (
 )
 from kcodec.log.windows import SegmentFile
 
-# A cut is looked for among this many index entries.
+# The number of index entries among which a position to divide the segment is searched.
 CUT_ENTRIES = 16
 
 
@@ -73,7 +73,7 @@ class Loss:
 
 
 class ResumePosition(NamedTuple):
-    """A batch boundary behind corruption, and the first offset there (None where the batch there is not known)."""
+    """A batch boundary after corruption, and the first offset there (None if the batch there is unknown)."""
 
     position: int
     offset: int | None
@@ -97,14 +97,15 @@ class ResumePositions:
             return None
 
     def are_after(self, position: int) -> bool:
-        """Return whether the index names batches at or behind `position`, so that data that ends there has been cut."""
+        """Return whether the index contains batches at or after `position`, so that data that ends there has been cut
+        off."""
         index = self._index
         return index is not None and len(index) > 0 and index[-1].position >= position
 
     def behind(self, position: int, end: int, above: int) -> ResumePosition | None:
-        """Return where to continue behind the corrupt batch at `position`; None if the bytes up to `end` are lost.
+        """Return where to continue after the corrupt batch at `position`; None if the bytes up to `end` are lost.
 
-        above: the last offset before the corruption.
+        above: Last offset before the corruption.
         """
         batch = self.intact(position, end)
         if batch is not None:
@@ -115,13 +116,13 @@ class ResumePositions:
         return None if reached is None else ResumePosition(reached.position, stored_offset(reached))
 
     def indexed(self, position: int, end: int) -> RecordBatch | None:
-        """Return the first batch in (position, end) that ``.index`` names and that has a right CRC."""
+        """Return the first batch in (position, end) that ``.index`` contains and that has a valid CRC."""
         return next(self._indexed(position, end), None)
 
     def cut(self, position: int, end: int) -> RecordBatch | None:
-        """Return a batch in (position, end) where the segment can be cut: one whose offsets the index bears out.
+        """Return a batch in (position, end) at which the segment can be divided: its offsets agree with the index.
 
-        The index has the last offset of an append, which is that of the batch where each append is one batch.
+        The index has the last offset of an append, which is that of the batch if each append is one batch.
         """
         first: RecordBatch | None = None
         for batch in islice(self._indexed(position, end), CUT_ENTRIES):
@@ -148,7 +149,7 @@ class ResumePositions:
                     yield batch
 
     def intact(self, position: int, end: int) -> RecordBatch | None:
-        """Return the batch at `position` if it ends by `end` and has a right CRC."""
+        """Return the batch at `position` if it does not extend beyond `end` and has a valid CRC."""
         if end - position < LEAST_BATCH:
             return None
         try:
@@ -160,7 +161,8 @@ class ResumePositions:
         return batch
 
     def _by_lengths(self, position: int, end: int, above: int, indexed: RecordBatch | None) -> RecordBatch | None:
-        """Return the first intact batch that lengths lead to from `position`; None if that is behind `indexed`."""
+        """Return the first intact batch to which the lengths of batches lead from `position`; None if it is after
+        `indexed`."""
         last = end if indexed is None else indexed.position
         while last - position >= LOG_OVERHEAD:
             length = int.from_bytes(self._file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -177,7 +179,8 @@ class ResumePositions:
     def _leads_to(self, batch: RecordBatch, indexed: RecordBatch) -> bool:
         """Return whether the batches from `batch` on lead to the indexed one, or to further corruption before it.
 
-        What follows an intact batch in a value are the other bytes of that value, and not a batch.
+        This excludes an intact batch within a value, because it is followed by other bytes of the value and not by a
+        batch.
         """
         if batch.last_offset >= stored_offset(indexed):
             return False
@@ -199,10 +202,11 @@ class ResumePositions:
 
 
 class BatchWindow(NamedTuple):
-    """Whole batches of a file.
+    """Complete batches of a file.
 
-    data: the bytes that were read, from the first batch on; following: the header behind the last batch, None where the
-    data ends; failure: what is wrong with that header.
+    data:      The bytes that were read, from the first batch on.
+    following: Header after the last batch; None at the end of the data.
+    failure:   Error of this header.
     """
 
     data: memoryview
@@ -212,9 +216,9 @@ class BatchWindow(NamedTuple):
 
 
 def read_batches(file: SegmentFile, position: int, end: int, size: int, limits: DecodeLimits) -> BatchWindow:
-    """Read the batches at `position`, at least one if there is one before `end`, and the header behind them.
+    """Read the batches at `position`, at least one if one exists before `end`, and the header after them.
 
-    size: bytes to read; more if that is less than a batch and the header behind it.
+    size: Number of bytes to read. More are read if the batch and the header after it are larger.
     """
     while True:
         size = min(size, end - position)
@@ -243,11 +247,14 @@ def read_batches(file: SegmentFile, position: int, end: int, size: int, limits: 
 def batches_in_order(
     batches: Sequence[RecordBatch], above: int, below: int | None, positions: ResumePositions, end: int
 ) -> int:
-    """Return the number of batches that come before the first one whose base offset is wrong.
+    """Return the number of batches before the first one with a wrong base offset.
 
-    The base offset of a batch is not covered by its CRC: corruption there shows only where offsets do not rise.
-    above: the last offset before the first batch. below: all offsets are below it; None if that is not known. end: of
-    the data. A batch whose CRC is wrong counts as in order: decoding it reports the CRC.
+    The CRC of a batch does not cover its base offset. Corruption of it is visible only if offsets do not increase. A
+    batch with a wrong CRC counts as in order, because decoding it reports the CRC.
+
+    above: Last offset before the first batch.
+    below: Offset above all offsets; None if it is unknown.
+    end:   End of the data.
     """
     last = above
     for batch in batches:
@@ -272,10 +279,10 @@ def batches_in_order(
 
 
 def _is_misplaced(batch: RecordBatch, following: RecordBatch, above: int, is_exact: bool = False) -> bool:
-    """Return whether a batch has the wrong base offset, and not the one behind it that its offsets reach.
+    """Return whether this batch has a wrong base offset, and not the next batch, whose offsets overlap with it.
 
-    above: the last offset before the batch. It is the batch if nothing else would be wrong with another base offset.
-    is_exact: if it fits in exactly, as the CRC of the one behind it is wrong.
+    It is this batch if all offsets would be in order with another base offset. With `is_exact`, it must fit exactly,
+    because the CRC of the next batch is wrong. `above` is the last offset before the batch.
     """
     if stored_offset(following) > batch.last_offset or stored_offset(batch) == above + 1:
         return False

@@ -43,7 +43,8 @@ MOST_BATCHES = 4096
 
 
 class SegmentPosition(NamedTuple):
-    """A batch boundary: all before it is below what is looked for. first_offset: no record there is below it."""
+    """A batch boundary. All batches before it are below the target. `first_offset` is a lower bound of the offsets
+    after it."""
 
     position: int
     first_offset: int
@@ -60,9 +61,10 @@ class IndexDisagreesError(Exception):
 
 
 def position_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> SegmentPosition:
-    """Return the batch that holds `offset`, or the first one above it; behind the last batch where all are below.
+    """Return the position of the batch that contains `offset`, or of the first one above it, or the end if all batches
+    are below.
 
-    Never an error: what cannot be walked is the place where a reading is to meet it.
+    Never raise: if a batch cannot be read, return its position, so that the reader reports the error.
     """
     with segment.open() as file:
         return _walk_to(file, _indexed_start(segment, file, offset, limits), offset, limits)
@@ -86,7 +88,8 @@ def _walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: Dec
 def _walk_window(
     file: SegmentFile, window: memoryview, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
 ) -> tuple[bool, SegmentPosition]:
-    """Return whether the batch is in this window, and its place; else the place behind the window's last batch."""
+    """Return whether the batch is in this window, and its position, or else the position after the last batch of the
+    window."""
     table = batches(window, limits=limits)
     count = len(table)
     if not count:
@@ -106,7 +109,7 @@ def _walk_window(
 def _walk_to_corruption(
     file: SegmentFile, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
 ) -> SegmentPosition:
-    """Return the same, batch by batch; what cannot be read is a place where to begin, too."""
+    """Return the same, walking batch by batch. A batch that cannot be read is a valid result, too."""
     try:
         for batch in walk_headers(file, place.position, end, limits):
             if batch.last_offset >= offset:
@@ -118,7 +121,8 @@ def _walk_to_corruption(
 
 
 class _Entries:
-    """An index file, of which single entries are read; where each read is a request, all of it at once."""
+    """An index file whose entries are read one by one. If each read is a request to a store, the whole file is read at
+    once."""
 
     def __init__(self, file: SegmentFile, layout: struct.Struct) -> None:
         self._file = file
@@ -135,7 +139,7 @@ class _Entries:
         return first, second
 
     def last_below(self, key: int) -> int:
-        """Number of the last entry whose first field is below `key`, -1 for none. Zeros are behind the last entry."""
+        """Return the number of the last entry whose first field is below `key`, or -1. Zeros follow the last entry."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -148,7 +152,7 @@ class _Entries:
 
 
 def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: DecodeLimits) -> SegmentPosition:
-    """Return the batch of the last verified index entry at or below `offset`; the start of the file without one."""
+    """Return the batch of the last verified index entry at or below `offset`, or the start of the file."""
     base = segment.base_offset
     if base is None or offset <= base:
         return START
@@ -162,14 +166,14 @@ def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: Dec
                     return place
                 number = (number - 1) // 2
     except (OSError, DecodeError):
-        return START  # no index, or none that can be read, or it has shrunk meanwhile
+        return START  # no readable index, or it has become shorter meanwhile
     return START
 
 
 def _proven(
     file: SegmentFile, entries: _Entries, number: int, base: int, offset: int, limits: DecodeLimits
 ) -> SegmentPosition | None:
-    """Return the place of an index entry, if the log bears it out."""
+    """Return the position of an index entry, if the log agrees with it."""
     relative, position = entries[number]
     before = entries[number - 1][1] if number else 0
     end = file.size()
@@ -193,10 +197,10 @@ def _proven(
 
 
 def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """Yield the batches to look through for the first record at or above a timestamp in ms; those before are all below
-    it.
+    """Yield the batches in which to search the first record at or above a timestamp in ms. All earlier batches are
+    below it.
 
-    IndexDisagreesError, also while they are drawn, where that is not sure or takes too long.
+    Raise IndexDisagreesError, possibly during the iteration, if this is not certain or takes too long.
     """
     place = _position_of_timestamp(segment, timestamp, limits)
     with segment.open() as file:
@@ -232,7 +236,8 @@ def _position_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimit
 
 
 def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeLimits) -> SegmentPosition:
-    """Return the place of the batch that an entry of a time index means; IndexDisagreesError if it is not so."""
+    """Return the position of the batch of a time index entry. Raise IndexDisagreesError if the batch does not agree
+    with the entry."""
     offset = (segment.base_offset or 0) + relative
     place = position_of_offset(segment, offset, limits)
     with segment.open() as file:
@@ -267,8 +272,7 @@ def find_by_walk(
     check_crcs: bool,
     skip_corrupt: bool = False,
 ) -> int | None:
-    """Return the same, by what a walk over all headers noted. skip_corrupt: pass over batches that cannot be
-    decoded."""
+    """Return the same, from a walk over all headers. With `skip_corrupt`, skip batches that cannot be decoded."""
     for walked in timeline.segments:
         for part in walked.parts:
             if part.max_timestamp >= timestamp and part.next_offset > start:

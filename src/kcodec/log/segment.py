@@ -33,7 +33,7 @@ LEGACY_CRC_FROM = 16
 HIGHEST_COMPRESSION_ID = 4
 LEGACY_HIGHEST_COMPRESSION_ID = 3
 LOWEST_OFFSET = -(1 << 63)
-# A search for a valid batch behind a cut one checksums at most this many times max_batch_bytes.
+# The search for a valid batch after an incomplete one checks the CRC of at most this multiple of max_batch_bytes.
 SEARCH_BATCHES = 4
 
 
@@ -62,18 +62,19 @@ class Segment:
         return (stem or self.path) + suffix + rest
 
     def open(self, likely_end: int | None = None) -> SegmentFile:
-        """Return the file, for a ``with`` block. likely_end: a hint for object stores: where reading will end."""
+        """Return the file, for a ``with`` block. `likely_end` is a hint for object stores: the position at which
+        reading will end."""
         return SegmentFile(self.path, self.storage, likely_end=likely_end)
 
 
 def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
-    """Return whether no later segment is in the directory of this one; also for a name that is not a segment's."""
+    """Return whether the directory has no later segment. This also works for a name that is not that of a segment."""
     own = SEGMENT_NAME.fullmatch(storage.name(path))
     if own is None:
         return True
     try:
         entries = storage.list(storage.parent(path))
-    except FileNotFoundError:  # a storage that lists nothing
+    except FileNotFoundError:  # a storage without listings
         return True
     names = (SEGMENT_NAME.fullmatch(entry.name) for entry in entries if not entry.is_directory)
     return all(int(name[1]) <= int(own[1]) for name in names if name)
@@ -101,8 +102,8 @@ class Tail(NamedTuple):
 
 
 def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """Yield the headers in [start, end), each with a loader of its batch's bytes; ends before a batch that `end`
-    cuts."""
+    """Yield the headers in [start, end), each with a loader for the bytes of its batch. Stop before a batch that `end`
+    cuts off."""
     windows = HeaderWindows(file, end)
     position = begin = start
     window = memoryview(b"")
@@ -141,7 +142,7 @@ class _Loader:
 
 
 def batch_at(file: SegmentFile, position: int, end: int, limits: DecodeLimits) -> RecordBatch | None:
-    """Return the batch at `position` if it ends by `end`; None for a cut one. DecodeError for what is no header."""
+    """Return the batch at `position`; None if `end` cuts it off. Raise DecodeError if there is no valid header."""
     window = file.read(position, min(BATCH_OVERHEAD, end - position))
     batch = header_at(window, position, file.path, limits)
     return None if batch is None or position + batch.size_in_bytes > end else batch
@@ -160,22 +161,23 @@ def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
 
 
 def stored_offset(batch: RecordBatch) -> int:
-    """Return what is known of its place without opening it: its base offset, with magic 0 and 1 its last offset."""
+    """Return the offset in its header: the base offset, or for magic 0 and 1 the last offset."""
     return batch.last_offset if batch.magic < 2 else batch.base_offset
 
 
 def least_offset(batch: RecordBatch) -> int:
-    """Return its lowest possible offset; 0 for compressed messages of magic 0 or 1, which have only the last one."""
+    """Return its lowest possible offset; 0 for compressed messages of magic 0 or 1, whose header has only the last
+    offset."""
     return 0 if batch.magic < 2 and batch.compression else batch.base_offset
 
 
 def records_in(batch: RecordBatch) -> int:
-    """Return its records_count, for which magic 0 and 1 are decompressed. Raise DecodeError if this fails."""
+    """Return its records_count. Batches of magic 0 and 1 are decompressed for this. Raise DecodeError if this fails."""
     return len(batch.decode(columns=("offset",))) if batch.records_count is None else batch.records_count
 
 
 def has_plausible_fields(batch: RecordBatch) -> bool:
-    """Return whether codec, last_offset_delta and records_count are such as a batch can have."""
+    """Return whether codec, last_offset_delta and records_count are possible values of a batch."""
     if batch.records_count is None:
         return int(batch.compression) <= LEGACY_HIGHEST_COMPRESSION_ID
     return (
@@ -184,7 +186,8 @@ def has_plausible_fields(batch: RecordBatch) -> bool:
 
 
 def provable_behind(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> int | None:
-    """Return where the length of the corrupt batch at `position` leads, if a batch that can be believed is there."""
+    """Return the position to which the length of the corrupt batch at `position` leads, if a credible batch is
+    there."""
     if end - position < LOG_OVERHEAD:
         return None
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -204,7 +207,7 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
 
 
 def _needed_at(file: SegmentFile, position: int, end: int) -> int:
-    """Return the size of the cut batch at `position` as far as it is known."""
+    """Return the size of the incomplete batch at `position`, as far as it is known."""
     if end - position < LOG_OVERHEAD:
         return BATCH_OVERHEAD
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -212,7 +215,7 @@ def _needed_at(file: SegmentFile, position: int, end: int) -> int:
 
 
 def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
-    """Return the error of a batch cut by the end of a segment that has no right to end so."""
+    """Return the error of a batch that is cut off by the end of a segment that must not end in this way."""
     needed = _needed_at(file, position, end)
     return TruncatedError(
         f"the batch is cut by the end of the segment: it has {needed} bytes, but {end - position} are available",
@@ -224,9 +227,12 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
 
 
 def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
-    """Return what the bytes from `position` on are, where no whole batch begins: None if there are none.
+    """Return the tail that begins at `position`, where no complete batch begins; None if there are no bytes.
 
-    position: behind the last whole batch; above: the last offset before it. DecodeError if a valid batch follows.
+    position: Position after the last complete batch.
+    above:    Last offset before it.
+
+    Raise DecodeError if a valid batch follows.
     """
     if position == end:
         return None
@@ -258,9 +264,9 @@ def judge_corruption(
     is_active: bool,
     check_crcs: bool = True,
 ) -> Tail:
-    """Return the tail that a refused batch turns out to be; raises what is to be raised if it is corruption.
+    """Return the tail if a refused batch is a torn tail. Raise the error if it is corruption.
 
-    Where CRCs are verified a bad one explains whatever else was found in the batch, and is the error.
+    If CRCs are verified, a wrong CRC is the error, because it explains all other findings in the batch.
     """
     position = error.position
     if position is None:
@@ -288,7 +294,7 @@ def judge_corruption(
 
 
 def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits: DecodeLimits) -> bool:
-    """Return whether nothing but a torn tail follows a batch with a bad CRC, so that it is the last whole one."""
+    """Return whether only a torn tail follows a batch with a wrong CRC, so that it is the last complete batch."""
     if behind == end or is_zeros(file, behind, end):
         return True
     try:
@@ -298,7 +304,8 @@ def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits
 
 
 def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: DecodeLimits) -> int | None:
-    """error.next_offset after a bad CRC: last_offset + 1 if the header is plausible and the next one agrees."""
+    """Return the next_offset of the error for a wrong CRC: last_offset + 1 if the header is plausible and the next one
+    agrees."""
     if not has_plausible_fields(batch):
         return None
     try:
@@ -319,10 +326,11 @@ def judge_end(
     is_active: bool,
     refused: DecodeError | None = None,
 ) -> Tail | None:
-    """Return what a walk ended at: a torn tail, or None at the end of the file.
+    """Return the torn tail at which a walk ended, or None at the end of the file.
 
-    refused: the error of the batch at `position`, None where the end of the file cuts it. Raise DecodeError where it is
-    corruption: everything but a torn tail of the active segment.
+    refused: Error of the batch at `position`; None if the end of the file cuts it off.
+
+    Raise DecodeError for corruption, which is everything except a torn tail of the active segment.
     """
     if refused is not None:
         return judge_corruption(file, refused, end, above, limits, is_active=is_active)
@@ -334,7 +342,7 @@ def judge_end(
 
 
 def overlap(name: str, last_offset: int, base_offset: int) -> str:
-    """Return what is wrong with a segment that begins before another one ends."""
+    """Return the error for a segment that begins before another one ends."""
     return (
         f"the segment begins at offset {base_offset}, but {name} before it reaches offset {last_offset}: their offsets "
         "overlap, so one of them is no part of this log; open the other files one by one to see which"
@@ -342,7 +350,7 @@ def overlap(name: str, last_offset: int, base_offset: int) -> str:
 
 
 def is_zeros(file: SegmentFile, position: int, end: int) -> bool:
-    """Return whether bytes [position, end) are zeros, all of them."""
+    """Return whether all bytes in [position, end) are zeros."""
     while position < end:
         window = file.read(position, min(WINDOW_BYTES, end - position))
         if bytes(window).strip(b"\0"):

@@ -41,14 +41,14 @@ def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL, limit: st
                 claimed=size,
                 path=name,
             )
-        whole = io.BytesIO()  # by pieces: a buffer of that size and a copy of it would be twice the file
+        whole = io.BytesIO()  # in pieces: a buffer of this size and its copy would need twice the memory
         for position in range(0, size, PIECE_BYTES):
             whole.write(file.read(position, min(PIECE_BYTES, size - position)))
         return whole.getvalue()
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file so that it is there whole or not at all: a temporary name next to it, then a rename."""
+    """Write a file atomically: it gets a temporary name in the same directory, and is then renamed."""
     target = Path(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     try:

@@ -16,7 +16,7 @@ from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import RANGE_BYTES, Verdict, WalkedRange, WalkedSegment
 
 DEFAULT_SPLIT_BYTES = 128 << 20
-# Below this the parts of the walk are too coarse, and the headers are walked again.
+# Below this size, the ranges of the walk are too large, and the headers are walked again.
 FINE_BELOW = 8 * RANGE_BYTES
 
 
@@ -47,15 +47,16 @@ class Split:
 
     @property
     def byte_range(self) -> ByteRange:
-        """The same for Chunks."""
+        """The range in the form for Chunks."""
         start, end = self.start_position, self.end_position
         return ByteRange(self.path, start, end, self.first_offset, not self.is_active, self.storage)
 
 
 def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
-    """Yield one segment in ranges of at most max_bytes; a larger batch is a range of its own.
+    """Yield one segment in ranges of at most max_bytes. A larger batch is a separate range.
 
-    limits: for another walk over headers if max_bytes requires finer ranges than those of the first walk; None: none.
+    limits: DecodeLimits for another walk over the headers, if max_bytes requires smaller ranges than those of the first
+            walk.
     """
     parts: Iterable[WalkedRange] = walked.parts
     if limits is not None and max_bytes < FINE_BELOW:
@@ -78,7 +79,7 @@ def _split(segment: Segment, part: WalkedRange) -> Split:
 
 
 def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> Iterator[WalkedRange]:
-    """Yield a part, batch by batch; one that holds no batch (corruption that was skipped) as it is."""
+    """Yield the batches of a range. A range without a batch (corruption that was skipped) is yielded unchanged."""
     if part.first_offset == part.next_offset:
         yield part
         return
@@ -94,10 +95,12 @@ def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> It
 def cut_by_index(
     segment: Segment, below_offset: int | None, max_bytes: int, limits: DecodeLimits
 ) -> Iterator[tuple[ByteRange, int]]:
-    """Yield a segment in ranges of about max_bytes, each with its size, cut at positions that its index proves.
+    """Yield a segment in ranges of about max_bytes, each with its size, divided at positions that its index confirms.
 
-    For a segment that may be corrupt: no walk over headers is needed, and none could be trusted. Without an index the
-    segment is one range. below_offset: where the next segment begins; None after the last.
+    This is for a segment that may be corrupt. It needs no walk over headers, which would not be reliable. Without an
+    index, the segment is one range.
+
+    below_offset: Begin of the next segment; None after the last one.
     """
     rising = not segment.is_active
     with segment.open() as file:

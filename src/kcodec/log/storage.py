@@ -55,7 +55,7 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
 
 
 class Entry(NamedTuple):
-    """One name in a directory. size_in_bytes: -1 where the storage does not say it."""
+    """One name in a directory. `size_in_bytes` is -1 if the storage does not report it."""
 
     name: str
     is_directory: bool
@@ -65,28 +65,31 @@ class Entry(NamedTuple):
 class OpenFile(ABC):
     """One file while it is read, by one thread at a time.
 
-    likely_end: a hint: no byte from this position on is likely to be wanted; None: to the end.
+    likely_end: Hint that bytes from this position on are probably not needed. None: the end of the file.
     """
 
     likely_end: int | None = None
 
     @abstractmethod
     def size(self) -> int:
-        """Return the number of bytes in the file: now where that is known, else when it was opened."""
+        """Return the number of bytes in the file: the present number if it is known, otherwise the number at the
+        opening."""
 
     @abstractmethod
     def read_into(self, window: memoryview, position: int) -> int:
-        """Fill the window, or its first bytes, from byte `position` on; how many, 0 only at the file's end."""
+        """Fill the window, or its first bytes, from `position`. Return the number of bytes, which is 0 only at the end
+        of the file."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
 
 
 class Storage(ABC):
-    """A place of files. Frozen; pickles where what it is built on does. Paths are strings as errors are to show them.
+    """A storage of files. It is frozen, and can be pickled if its filesystem or file object can. Paths are strings, as
+    in errors.
 
-    range_bytes: what one thread of several had best take of a file at a time.
+    range_bytes: Best number of bytes of a file that one of several threads reads at a time.
     """
 
     range_bytes: int = LOCAL_RANGE_BYTES
@@ -104,7 +107,7 @@ class Storage(ABC):
         """Open the file at a path. Raise FileNotFoundError if it does not exist."""
 
     def within(self, path: str) -> str:
-        """Return a path as the caller gives it, as this storage and errors name it."""
+        """Return the path of the caller in the form that this storage and errors use."""
         return path.rstrip("/") or path
 
     def join(self, directory: str, name: str) -> str:
@@ -142,13 +145,13 @@ class Storage(ABC):
 # This machine
 
 
-# What a system does not have is nothing there: Windows has neither these flags nor pread. O_NONBLOCK lets the open of a
-# FIFO without a writer return; regular files ignore it.
+# Windows has neither these flags nor pread. With O_NONBLOCK, opening a FIFO without a writer returns; regular files
+# ignore it.
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def _seek_and_read(descriptor: int, window: memoryview, position: int) -> int:
-    """Do what pread does on a system without it: by two calls, so that only one thread may do it at a time."""
+    """Read like pread on a system without it. This needs two calls, so only one thread may read at a time."""
     with _seeking:
         os.lseek(descriptor, position, os.SEEK_SET)
         data = os.read(descriptor, len(window))
@@ -165,7 +168,8 @@ _seeking = Lock()
 
 
 def _not_regular(path: str, mode: int) -> OSError:
-    """Return the error for a path that is open and is not a regular file: reading a FIFO or a device may never end."""
+    """Return the error for an open file that is not a regular file, because reading a FIFO or a device may never
+    end."""
     if stat.S_ISDIR(mode):
         return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -174,7 +178,8 @@ def _not_regular(path: str, mode: int) -> OSError:
 
 
 class LocalFile(OpenFile):
-    """A regular file, read by pread. No memory map: a mapped file that is cut while read is a SIGBUS."""
+    """A regular file, read by pread. It is not memory-mapped, because truncating a mapped file during a read causes a
+    SIGBUS."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -203,7 +208,7 @@ class LocalFile(OpenFile):
 
 @dataclass(frozen=True)
 class LocalStorage(Storage):
-    """Files of this machine. There is one, LOCAL."""
+    """The local files. LOCAL is the only instance."""
 
     def __reduce__(self) -> str:
         return "LOCAL"
@@ -218,7 +223,7 @@ class LocalStorage(Storage):
         return Entry(file.name, file.is_dir(), found.st_size)
 
     def list(self, directory: str) -> list[Entry]:
-        """Return what is in a directory; what is gone before it has been looked at is left out."""
+        """Return the entries of a directory. Leave out files that are removed meanwhile."""
         found = []
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -247,7 +252,7 @@ class LocalStorage(Storage):
         return str(Path(path).absolute().parent)
 
     def name(self, path: str) -> str:
-        """Return the last name of a path; of ``.`` that of the working directory."""
+        """Return the last name of a path. For ``.``, return that of the working directory."""
         return Path(path).absolute().name
 
 
@@ -258,11 +263,11 @@ LOCAL = LocalStorage()
 
 
 class FileObject(Storage):
-    """A storage of one file: an object of the caller's with ``seek`` and ``read``, or ``read_at(position, size)``.
+    """A storage of one file: an object of the caller with ``seek`` and ``read``, or ``read_at(position, size)``.
 
-    Where both are there read_at is used. The size is that of ``size`` (a number or a method), else found by ``seek``.
-    It stays open and the caller's; reading moves its position. Threads take turns. Pickles where the object does.
-    TypeError for an object that has neither.
+    If it has both, ``read_at`` is used. The size is that of ``size`` (a number or a method), or is found by ``seek``.
+    The object stays open, and reading moves its position. Threads take turns. The storage can be pickled if the object
+    can. Raise TypeError if the object has neither.
     """
 
     def __init__(self, file: Any) -> None:
@@ -312,7 +317,7 @@ class FileObject(Storage):
         return size
 
     def read_into(self, window: memoryview, position: int) -> int:
-        """As OpenFile.read_into."""
+        """See OpenFile.read_into."""
         with self._lock:
             return with_place(reading(self.path, len(window), position), lambda: self._fill(window, position))
 
@@ -339,7 +344,7 @@ class _Borrowed(OpenFile):
 
 
 def _filler(file: Any) -> Callable[[memoryview, int], int]:
-    """Return how an object fills a window from a position on."""
+    """Return a function that fills a window from a position of an object."""
     read_at, seek, read = (getattr(file, name, None) for name in ("read_at", "seek", "read"))
     read_into = getattr(file, "readinto", None)
     has_seek = callable(seek) and (callable(read) or callable(read_into))
@@ -381,13 +386,14 @@ def copy_into(window: memoryview, data: Any) -> int:
     return len(flat)
 
 
-# What an error of a foreign file keeps of its class; all else becomes an OSError.
+# The classes that an error of a foreign file keeps. All other errors become OSError.
 _KEPT = (FileNotFoundError, PermissionError, TimeoutError)
 Result = TypeVar("Result")
 
 
 def with_place(place: str, call: Callable[[], Result]) -> Result:
-    """Return what `call` gives; whatever it raises becomes an OSError that names the place. MemoryError stays one."""
+    """Return the result of `call`. Convert its exceptions, except MemoryError, to an OSError that names path and
+    position."""
     try:
         return call()
     except MemoryError:
@@ -398,5 +404,5 @@ def with_place(place: str, call: Callable[[], Result]) -> Result:
 
 
 def reading(path: str, size: int, position: int) -> str:
-    """Return the place of a read, for with_place."""
+    """Return the text for path and position of a read, for with_place."""
     return f"{path}: reading {size} bytes from byte {position} on"

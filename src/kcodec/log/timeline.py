@@ -36,7 +36,7 @@ from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
 
 HIGHEST_OFFSET = (1 << 63) - 1
 ABORT, COMMIT = 0, 1
-# The walk notes a place at a batch boundary about this often: for ranges, and to find a timestamp again.
+# The approximate interval at which the walk stores a batch boundary, for ranges and for searches of timestamps.
 RANGE_BYTES = 1 << 20
 
 
@@ -77,7 +77,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reader of one range of a partition needs to know about the rest. It can be pickled.
+    """The information about the rest of a partition that the reader of one range needs. It can be pickled.
 
     aborted_transactions: As intervals.
     limit:                Records from this offset on are not returned; None: no limit.
@@ -93,15 +93,15 @@ class Verdict:
 
     @classmethod
     def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
-        """Return that of a reader that stops before the first offset of an open transaction.
+        """Return the verdict for a reader that stops before the first offset of an open transaction.
 
         aborted: The aborted transactions of the partition.
         """
         return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:
-        """Return the part of it that concerns [first_offset, next_offset). Quick however many transactions there
-        are."""
+        """Return the part that concerns [first_offset, next_offset). This is fast even if there are many
+        transactions."""
         entries, firsts, reaches = self._by_first_offset
         candidates = entries[bisect_left(reaches, first_offset) : bisect_left(firsts, next_offset)]
         kept = [entry for entry in candidates if entry.last_offset is None or entry.last_offset >= first_offset]
@@ -110,7 +110,8 @@ class Verdict:
 
     @cached_property
     def _by_first_offset(self) -> tuple[list[AbortedTransaction], list[int], list[int]]:
-        """The intervals in order of their first offsets, these offsets, and how far the intervals up to each reach."""
+        """The intervals in order of their first offsets, these offsets, and the maximum end of the intervals up to
+        each."""
         entries = sorted(self.aborted_transactions, key=lambda entry: entry.first_offset)
         ends = (HIGHEST_OFFSET if entry.last_offset is None else entry.last_offset for entry in entries)
         return entries, [entry.first_offset for entry in entries], list(accumulate(ends, max))
@@ -120,7 +121,8 @@ class Verdict:
 
 
 class WalkedRange(NamedTuple):
-    """Whole batches of a segment: bytes [start, end), offsets [first_offset, next_offset); max_timestamp of them in ms.
+    """Complete batches of a segment: bytes [start, end), offsets [first_offset, next_offset), and their max_timestamp
+    in ms.
 
     first_offset is the position of a consumer that has read all before; the first batch may begin above it.
     """
@@ -134,7 +136,7 @@ class WalkedRange(NamedTuple):
 
 @dataclass
 class WalkedSegment:
-    """What the walk found in one segment; `end` is where its data ends."""
+    """The result of the walk for one segment. `end` is the position at which its data ends."""
 
     segment: Segment
     parts: list[WalkedRange] = field(default_factory=list)
@@ -142,9 +144,10 @@ class WalkedSegment:
     tail: Tail | None = None
 
     def reaching(self, offset: int) -> tuple[int, int]:
-        """Return where the range with `offset` begins, and its first offset. Corruption that may hold it comes first.
+        """Return the begin of the range with `offset`, and its first offset. If corruption may contain the offset,
+        return it instead.
 
-        Behind the last part where all is below.
+        If all ranges are below the offset, return the end of the last one.
         """
         for part in self.parts:
             if part.next_offset > offset or part.next_offset == part.first_offset:
@@ -154,7 +157,8 @@ class WalkedSegment:
 
 @dataclass
 class Timeline:
-    """What one walk over all headers found. `error`: what ended it, or was skipped first, under "stop" and "skip"."""
+    """The result of one walk over all headers. `error` is the error that ended it ("stop"), or that was skipped first
+    ("skip")."""
 
     segments: list[WalkedSegment]
     transactions: list[Transaction]
@@ -163,7 +167,7 @@ class Timeline:
     error: DecodeError | None
 
     def verdict(self, high_watermark: int, log_start_offset: int) -> Verdict:
-        """Return what a read_committed reader delivers below this high watermark."""
+        """Return the verdict for a read_committed reader with this high watermark."""
         limit = high_watermark
         unsettled_starts = {entry[:2] for entry in self.unsettled}
         aborted = [AbortedTransaction(*entry) for entry in self.unsettled]
@@ -179,7 +183,7 @@ class Timeline:
 
 
 class _Walk:
-    """The walk itself, segment after segment, one scanner for all."""
+    """The walk over the segments, with one scanner for all."""
 
     def __init__(self, limits: DecodeLimits, on_error: str) -> None:
         self.limits = limits
@@ -199,7 +203,7 @@ class _Walk:
         return LOWEST_OFFSET if self.next_offset is None else self.next_offset - 1
 
     def segment(self, segment: Segment, known_end: int | None) -> WalkedSegment:
-        """Walk one segment, up to `known_end` where an earlier walk found its data to end there."""
+        """Walk one segment, up to `known_end` if an earlier walk has found that its data ends there."""
         walked = WalkedSegment(segment)
         self._check_order(segment)
         self.is_end_checked = False
@@ -229,7 +233,8 @@ class _Walk:
         return walked
 
     def _check_order(self, segment: Segment) -> None:
-        """DecodeError for an active segment named to begin before the one before it ends. Batches show it of others."""
+        """Raise DecodeError if the name of the active segment is below the end of the previous one. In other segments,
+        the batches show this."""
         before, self.before = self.before, segment
         is_checked = segment.is_active and self.on_error == "raise"
         if not is_checked or before is None or segment.base_offset is None or self.next_offset is None:
@@ -239,7 +244,8 @@ class _Walk:
             raise DecodeError(overlap(name, self.next_offset - 1, segment.base_offset), path=segment.path)
 
     def salvage(self, segment: Segment, below: int | None) -> WalkedSegment:
-        """Walk the intact batches of a corrupt segment. Every byte is read: no header counts without its CRC.
+        """Walk the intact batches of a corrupt segment. Every byte is read, because no header is used without a valid
+        CRC.
 
         below: where the next segment begins.
         """
@@ -265,7 +271,8 @@ class _Walk:
         return walked
 
     def _feed(self, walked: WalkedSegment, data: memoryview, position: int, behind: int) -> int:
-        """Scan intact batches; return where the scanner stopped, which is `behind` unless it refused one of them."""
+        """Scan intact batches. Return the position at which the scanner stopped: `behind`, unless it refused a
+        batch."""
         start = position
         while position < behind:
             try:
@@ -282,7 +289,7 @@ class _Walk:
     def _lose(
         self, walked: WalkedSegment, positions: ResumePositions, position: int, end: int, error: DecodeError | None
     ) -> int:
-        """Note that what is at `position` cannot be read; return where to go on."""
+        """Note that the data at `position` cannot be read. Return the position at which to continue."""
         if self.error is None:
             self.error = error or DecodeError(
                 "the bytes are not a valid batch", position=position, path=walked.segment.path
@@ -296,7 +303,8 @@ class _Walk:
         return walked.end
 
     def lose_corrupt_starts(self, segments: Sequence[Segment]) -> None:
-        """An open transaction that begins at a corrupt batch may be none: it must not hold back what is behind it."""
+        """Remove open transactions that begin at a corrupt batch. They may not exist, so they must not block later
+        records."""
         for producer_id, _epoch, first_offset, _last, _begun, _latest, position in self.scanner.open:
             begun = [one for one in segments if one.base_offset is None or one.base_offset <= first_offset]
             for segment in begun[-1:]:
@@ -305,7 +313,7 @@ class _Walk:
                         self.lost.setdefault(producer_id, first_offset)
 
     def _note(self, walked: WalkedSegment, start: int, end: int) -> None:
-        """Note that whole batches from `start` to `end` were walked."""
+        """Note that complete batches from `start` to `end` were walked."""
         if end <= start or self.scanner.last_offset is None:
             return
         first = self.next_offset if self.next_offset is not None else self.scanner.first_offset or 0
@@ -344,10 +352,12 @@ class _Walk:
 
 
 def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: str = "raise") -> Timeline:
-    """Walk the headers of all segments, in order. DecodeError for corruption, unless on_error is "stop" or "skip".
+    """Walk the headers of all segments, in order. Raise DecodeError for corruption, unless on_error is "stop" or
+    "skip".
 
-    No record is opened and of large batches only the header is read; the CRC of small batches is checked, as a corrupt
-    marker must resolve nothing, and of the active segment's last one, which may be torn.
+    No record is decoded, and of large batches only the header is read. The CRC of small batches is checked, because a
+    corrupt marker must not resolve a transaction. The CRC of the last batch of the active segment is checked, too,
+    because it may be torn.
     """
     known_end: int | None = None
     tail: Tail | None = None
@@ -373,7 +383,8 @@ def walk_segments(segments: Sequence[Segment], limits: DecodeLimits, on_error: s
 
 
 def _salvaged(walk: _Walk, segments: Sequence[Segment], known_end: int | None) -> list[WalkedSegment]:
-    """Walk what is not corrupt. Of a segment whose headers are in order only these are read, as in any other walk."""
+    """Walk the data that is not corrupt. If the headers of a segment are in order, only these are read, as in any other
+    walk."""
     walked = []
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         below = None if following is None else following.base_offset
@@ -385,7 +396,7 @@ def _salvaged(walk: _Walk, segments: Sequence[Segment], known_end: int | None) -
 
 
 def _is_in_order(segment: Segment, below: int | None, above: int, limits: DecodeLimits) -> bool:
-    """Return whether the headers of a segment lead to its end, with offsets that rise and are below `below`."""
+    """Return whether the headers of a segment lead to its end, with increasing offsets below `below`."""
     trial = _Walk(limits, "raise")
     trial.is_strict = True
     trial.next_offset = None if above == LOWEST_OFFSET else above + 1
@@ -397,7 +408,7 @@ def _is_in_order(segment: Segment, below: int | None, above: int, limits: Decode
 
 
 def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> Tail | None:
-    """Return the tail that begins with the active segment's last whole batch, if its CRC is bad."""
+    """Return the tail that begins with the last complete batch of the active segment, if its CRC is wrong."""
     if not last.segment.is_active or not last.parts:
         return None
     with last.segment.open() as file:
@@ -413,7 +424,7 @@ def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> 
 
 
 def _transactions(walk: _Walk) -> list[Transaction]:
-    """Return all transactions, by the offset where each begins."""
+    """Return all transactions, in order of their first offsets."""
     found = []
     for entry in walk.scanner.finished:
         producer_id, epoch, first, last, marker, control_type, begun, ended, coordinator_epoch, _position = entry

@@ -44,7 +44,7 @@ class AsyncioLoop(IoLoop):
             loop.call_soon_threadsafe(self._act, action)
 
     def act(self, action: Callable[[], None]) -> None:
-        """Run `action` and then the flows that are ready, at once where that is possible, otherwise as `post` does."""
+        """Run `action` and then the flows that are ready: immediately if possible, otherwise as `post` does."""
         loop = self._loop
         is_over = self._is_closing or self._error is not None  # in a forked process, no event loop is running
         if self._is_turning or is_over or loop is None or asyncio._get_running_loop() is not loop:
@@ -60,8 +60,9 @@ class AsyncioLoop(IoLoop):
     async def run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         """Run a flow to its end. Cancelling the await cancels the flow.
 
-        timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
-        raised. call: the name of the call for this error.
+        timeout: Seconds until the deadline of the flow itself. A little later, the flow is cancelled and
+                 DeliveryTimeoutError is raised.
+        call:    Name of the call for this error.
         """
         self._check()
         check_seconds(timeout, call)
@@ -94,7 +95,7 @@ class AsyncioLoop(IoLoop):
                 task.cancel()
 
     async def close(self, timeout: float = 5.0) -> None:
-        """End the client and cancel its running flows. Idempotent."""
+        """End the client and cancel its running flows. Further calls do nothing."""
         if self._is_closing or self._process != os.getpid():
             return
         if self._loop is not None:
@@ -119,7 +120,7 @@ class AsyncioLoop(IoLoop):
         return self._loop
 
     def check_wait(self) -> None:
-        """Raise RuntimeError outside the client's event loop, where the call would never be woken."""
+        """Raise RuntimeError outside the client's event loop, because the call would never be woken there."""
         running = asyncio._get_running_loop()
         loop = self._loop
         if loop is not None and running is not loop and (running is not None or loop.is_closed()):
@@ -135,7 +136,7 @@ class AsyncioLoop(IoLoop):
         return self._loop
 
     def turn(self) -> None:
-        """Run the flows that are ready, and schedule the next wakeup. Within it, a second call has nothing to do."""
+        """Run the flows that are ready, and schedule the next wakeup. A call within this call does nothing."""
         if self._is_turning or self._is_closing or self._error is not None or self._loop is None:
             return
         self._is_turning = True
@@ -158,8 +159,8 @@ class AsyncioLoop(IoLoop):
             self._timer = self._loop.call_later(max(when - self.client.clock(), 0.0), self._timer_fired)
 
     def _timer_fired(self) -> None:
-        """Run the flows. A timer stays when its wakeup is no longer necessary, as that of a request that got its
-        response: one that fires in vain once costs less than a new one after each event."""
+        """Run the flows. A timer is kept when its wakeup is no longer necessary, for example after the response to a
+        request. A timer that fires without effect costs less than a new timer after each event."""
         self._timer = None
         self._timer_due = _NEVER
         if not self.is_closed:  # nor is this a forked child, whose event loop has a copy of the timer
@@ -171,7 +172,7 @@ class AsyncioLoop(IoLoop):
                 waiter.set_exception(TransportError(f"the call was cancelled: {error}"))
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on the loop's executor; `done` is called with its end on the loop."""
+        """Run a function on the loop's executor. `done` is called with its result on the loop."""
         assert self._loop is not None
         future = self._loop.run_in_executor(None, function)
         self._keep(future)
@@ -198,7 +199,7 @@ class AsyncioLoop(IoLoop):
         assert self._loop is not None
         try:
             await self._loop.create_connection(lambda: _Protocol(self, connection), address.host, address.port)
-        except (OSError, ValueError, OverflowError) as error:  # a host or a port that a broker made up
+        except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port
             connection.closed(error)
             self.turn()
 
@@ -236,7 +237,8 @@ class _Protocol(asyncio.BufferedProtocol):
     # What the connection calls
 
     def has_unsent(self) -> bool:
-        """Return whether asyncio's transport keeps bytes, or has dropped some: `connection_lost` comes soon then."""
+        """Return whether asyncio's transport keeps bytes, or has dropped some, in which case `connection_lost` follows
+        soon."""
         if self._transport is None:
             return False
         if self._transport.is_closing():
@@ -254,6 +256,6 @@ class _Protocol(asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
     def close(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self._transport is not None:
             self._transport.abort()

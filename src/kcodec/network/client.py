@@ -37,7 +37,11 @@ GRACE_SECONDS = 0.5
 
 
 class Client:
-    """The components of a client. clock: monotonic seconds; random: for jitter and random choices."""
+    """The components of a client.
+
+    clock:  Returns monotonic seconds.
+    random: Random numbers for jitter and random choices.
+    """
 
     def __init__(self, options: ClientConfig, clock: Clock = time.monotonic, random: Random | None = None) -> None:
         load_for_flows(uses_tls=options.security.tls_context() is not None)
@@ -88,8 +92,8 @@ class Client:
 
 
 def _raise_failure(task: Task[None]) -> None:
-    """Raise the error of a flow that must not end, in the I/O loop, so that the client crashes: without this flow its
-    calls would wait for nothing."""
+    """Raise the error of a flow that must not end, in the I/O loop, so that the client crashes. Without this flow,
+    calls would wait forever."""
     if task.error is not None and not isinstance(task.error, CancelledFlow):
         raise task.error
 
@@ -148,9 +152,9 @@ class Waiter(Generic[T]):
             self._running.release()
 
     def wait(self, timeout: float | None, check: Callable[[], object] | None) -> bool:
-        """Wait for the end, at most `timeout` seconds. Return whether it has come.
+        """Wait for the end of the flow, for at most `timeout` seconds. Return whether it has ended.
 
-        check: called every STEP_SECONDS; see `ThreadLoop.run`.
+        check: Called every STEP_SECONDS; see `ThreadLoop.run`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -175,7 +179,8 @@ class Waiter(Generic[T]):
 
 
 def pass_on(task: Task[T], waiter: Waiter[T] | asyncio.Future[T], failure: BaseException | None) -> None:
-    """Pass the result of a flow to the call that waits for it. failure: why the I/O loop has ended, if it failed."""
+    """Pass the result of a flow to the call that waits for it. `failure` is the error of the I/O loop, if it has
+    failed."""
     if isinstance(task.error, CancelledFlow):
         if failure is None:
             waiter.set_exception(TransportError("the client was closed before the call finished"))

@@ -60,7 +60,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """One request or response, for `watchers`. message: as sent or received."""
+    """One request or response, for `watchers`. `message` is the message as it was sent or received."""
 
     kind: str
     time: float
@@ -72,7 +72,7 @@ class Trace:
 
 
 class ConnectionOwner(ABC):
-    """What a connection needs of its client. clock: monotonic seconds; random: for jitter."""
+    """What a connection uses of its client. `clock` returns monotonic seconds; `random` is for jitter."""
 
     scheduler: Scheduler
 
@@ -94,7 +94,7 @@ class ConnectionOwner(ABC):
     def connection_closed(
         self, connection: Connection, error: BaseException, *, was_ready: bool, is_failure: bool
     ) -> None:
-        """Handle the end of a connection. is_failure: otherwise it was closed as it was not needed any more."""
+        """Handle the end of a connection. Without `is_failure`, it was closed because it was no longer needed."""
 
     @property
     @abstractmethod
@@ -103,12 +103,12 @@ class ConnectionOwner(ABC):
 
     @abstractmethod
     def misrouted(self, error: BaseException) -> None:
-        """Handle that the address of a known broker leads to another one."""
+        """Handle a connection to the address of a known broker at which another broker responds."""
 
     @abstractmethod
     def last_failure(self, node_id: int) -> BaseException | None:
-        """Return why the last connection to a broker failed; None if it did not, or if another has become ready
-        since."""
+        """Return why the last connection to a broker failed. Return None if it did not fail, or if a later one has
+        become ready."""
 
     def observe(self, kind: str, connection: Connection, message: Any, version: int, correlation_id: int) -> None:
         """Show a request or a response to the watchers."""
@@ -140,7 +140,7 @@ class _PendingCall:
 
 
 class Connection:
-    """A connection; see the module. node_id: the broker's, or negative for a bootstrap address."""
+    """A connection; see the module. `node_id` is that of the broker, or negative for a bootstrap address."""
 
     def __init__(self, network: ConnectionOwner, node_id: int, address: Address, channel: str) -> None:
         self.network = network
@@ -225,8 +225,8 @@ class Connection:
         return pending
 
     def _watch_deadlines(self, when: float) -> None:
-        """Look at the deadlines of the calls at this time. Nearly all calls have the same timeout and end long before
-        it: a timer that finds nothing to do, once in that time, costs less than one for each call."""
+        """Check the deadlines of the calls at this time. Nearly all calls have the same timeout and end long before it.
+        One timer, which usually finds nothing to do, therefore costs less than a timer for each call."""
         if self._deadlines is not None:
             self._timers.discard(self._deadlines)
             self._deadlines.cancel()
@@ -295,7 +295,8 @@ class Connection:
             self.all_sent()
 
     def _choose(self, key: tuple[Any, int, int]) -> int:
-        """Choose the version of a request of this class within these bounds. It stays the same for the connection."""
+        """Choose the version for a request of this class within these bounds. The connection always chooses the same
+        version."""
         if self.versions is None:
             raise TransportError(f"{self.name}: its API versions are not known yet")
         version = self._chosen[key] = self.versions.choose(*key, self.name)
@@ -357,7 +358,7 @@ class Connection:
 
         try:
             self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
-        except (ValueError, TypeError) as error:  # a name that TLS cannot request, such as an empty one
+        except (ValueError, TypeError) as error:  # an invalid name for TLS, for example an empty one
             self.close(AuthenticationError(f"TLS with {self.name}: {error}"))
             return
         self._run_tls(b"")
@@ -417,7 +418,7 @@ class Connection:
         return ""
 
     def close(self, error: BaseException, *, is_failure: bool = True) -> None:
-        """Close for this reason; every call without a response fails with it."""
+        """Close the connection. Every call without a response fails with this reason."""
         if self.is_closed:
             return
         self.is_closed, was_ready, self.is_ready = True, self.is_ready, False
@@ -487,7 +488,7 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(_because(error, f"{self.name}: {error}"))  # such as a limit: the caller can request less
+            self.close(_because(error, f"{self.name}: {error}"))  # for example a limit: the caller can request less
 
     def _response_limit(self, behind: int) -> int | None:
         """Return the maximum size of the response to the request at this position; responses arrive in order."""
@@ -550,7 +551,8 @@ class Connection:
         yield from self._authenticate()
 
     def _authenticate(self) -> Flow[None]:
-        """Authenticate by SASL if the options require it; the session is renewed before it ends (KIP-368)."""
+        """Authenticate by SASL if the options require it. Schedule the renewal of the session before it ends
+        (KIP-368)."""
         network = self.network
         timeout = network.options.request_timeout_ms / 1000
         if self.setup_deadline is not None and not self._is_renewing:
@@ -566,7 +568,8 @@ class Connection:
             self.call_at(started + renewal_delay(lifetime, network.random), self._renew_session)
 
     def _renew_session(self) -> None:
-        """Authenticate again on this connection: no new request is sent meanwhile, responses may arrive (KIP-368)."""
+        """Authenticate again on this connection. Meanwhile, no new request is sent, but responses may arrive
+        (KIP-368)."""
         self.is_ready, self._is_renewing = False, True
         self._run_negotiation(self._authenticate(), f"re-authentication with {self.name}")
 
@@ -631,16 +634,16 @@ class Connection:
 
 
 def _error_text(error: BaseException) -> str:
-    """Return the system's name of the error, whatever text the I/O loop gave it."""
+    """Return the system's text for the error, whatever text the I/O loop has set."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno)
     return str(error)
 
 
 def _as_sent(error: BaseException) -> BaseException:
-    """Return the same failure for a request whose bytes may have arrived. A rejected login (of a session to be renewed)
-    becomes a TransportError: AuthenticationError means that nothing was sent, and a retry of the request will get
-    it."""
+    """Return the failure for a request whose bytes may have arrived. If the renewal of a login was rejected, this is a
+    TransportError, because an AuthenticationError would mean that nothing was sent. A retry of the request then gets
+    the AuthenticationError."""
     return _because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
 
 

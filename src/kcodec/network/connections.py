@@ -59,7 +59,8 @@ class Opener(Protocol):
 
 
 class _Backoff:
-    """The failed attempts to reach a broker in a row, the last error, and the time of the next attempt."""
+    """The number of consecutive failed attempts to connect to a broker, the last error, and the time of the next
+    attempt."""
 
     __slots__ = ("attempts", "cause", "not_before")
 
@@ -70,7 +71,11 @@ class _Backoff:
 
 
 class Network(ConnectionOwner):
-    """The connections; see the module. clock: monotonic seconds; random: for jitter and random choices."""
+    """The connections; see the module.
+
+    clock:  Returns monotonic seconds.
+    random: Random numbers for jitter and random choices.
+    """
 
     def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         super().__init__(options, clock, random)
@@ -123,7 +128,7 @@ class Network(ConnectionOwner):
         return None if broker is None else broker.address
 
     def _any_node(self) -> int:
-        """Return the ready connection with the least load, otherwise the broker that may be connected soonest."""
+        """Return the ready connection with the lowest load, or the broker to which a connection may be opened first."""
         candidates = list(self.directory.brokers) or [
             FIRST_BOOTSTRAP_NODE - index for index in range(len(self.bootstrap_addresses))
         ]
@@ -142,7 +147,7 @@ class Network(ConnectionOwner):
         return max(backoff.not_before - self.clock(), 0.0) if backoff else 0.0
 
     def report(self, gauge: Gauge) -> None:
-        """Report the number of requests under way, by broker."""
+        """Report the number of requests in flight for each broker."""
         counts: dict[int, int] = {}
         for (node, _), connection in self._connections.items():
             if node > FIRST_BOOTSTRAP_NODE:
@@ -202,7 +207,7 @@ class Network(ConnectionOwner):
     def connection_closed(
         self, connection: Connection, error: BaseException, *, was_ready: bool, is_failure: bool
     ) -> None:
-        """Handle the end of a connection; after a failure the next one to this broker waits for the backoff."""
+        """Handle the end of a connection. After a failure, the next connection to this broker waits for the backoff."""
         key = (connection.node_id, connection.channel)
         if self._connections.get(key) is connection:
             del self._connections[key]
@@ -233,12 +238,13 @@ class Network(ConnectionOwner):
         self.directory.rebootstrap(str(error))
 
     def last_failure(self, node_id: int) -> BaseException | None:
-        """Return why the last connection to a broker failed; None if it did not, or if another is ready since."""
+        """Return why the last connection to a broker failed. Return None if it did not fail, or if a later one has
+        become ready."""
         backoff = self._backoffs.get(node_id)
         return backoff.cause if backoff is not None else None
 
     def close(self) -> None:
-        """Close everything; calls without a response fail."""
+        """Close all connections. Calls without a response fail."""
         self.is_closed = True
         for connection in [*self._connections.values(), *self._retired]:
             connection.close(TransportError("the client is closed"))

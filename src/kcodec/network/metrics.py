@@ -18,8 +18,8 @@ Gauge = Callable[..., None]
 
 
 class Tally:
-    """The events of a frequent counter since they were last reported: a call of the application's object for each of
-    them would take a noticeable part of a poll."""
+    """The events of a frequent counter since its last report. A call of the application's object for each event would
+    take a noticeable part of the time of a poll."""
 
     __slots__ = ("value",)
 
@@ -82,7 +82,7 @@ class _GuardedMetrics:
             self._log_once("latency", error)
 
     def gauge(self, name: str, value: float, **labels: object) -> None:
-        """Report a value that goes up and down, to an object that takes it."""
+        """Report the value of a gauge, if the application's object has the method `gauge`."""
         try:
             self._metrics.gauge(name, value, **labels)  # type: ignore[attr-defined]
         except CALLBACK_ERRORS as error:
@@ -101,7 +101,7 @@ class _GuardedMetrics:
 
     @property
     def has_gauges(self) -> bool:
-        """Whether the application's object takes gauges."""
+        """Whether the application's object has the method `gauge`."""
         return callable(getattr(self._metrics, "gauge", None))
 
     def _log_once(self, method: str, error: BaseException) -> None:
@@ -134,17 +134,17 @@ def are_ignored(metrics: Metrics) -> bool:
 
 
 def gauge_of(metrics: Metrics) -> Gauge | None:
-    """Return what reports gauges; None if the application's object does not take them."""
+    """Return the function that reports gauges; None if the application's object does not have it."""
     return metrics.gauge if isinstance(metrics, _GuardedMetrics) and metrics.has_gauges else None
 
 
 def tally_of(metrics: Metrics, name: str, **labels: object) -> Tally:
-    """Return the tally of a frequent counter; without metrics one that is not reported."""
+    """Return the tally of a frequent counter. Without metrics, the tally is not reported."""
     return metrics.tally(name, labels) if isinstance(metrics, _GuardedMetrics) else Tally()
 
 
 def report_tallies(metrics: Metrics) -> None:
-    """Pass what tallies have counted to the application's object."""
+    """Pass the counts of all tallies to the application's object."""
     if isinstance(metrics, _GuardedMetrics):
         metrics.report_tallies()
 

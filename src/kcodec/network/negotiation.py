@@ -15,7 +15,7 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.versions import BrokerVersions, fallback_version
 
 T = TypeVar("T")
-# A SASL session is renewed at 85 to 95 % of its life, as Kafka's client does (SaslClientAuthenticator).
+# A SASL session is renewed after 85 to 95 % of its lifetime, as Kafka's client does (SaslClientAuthenticator).
 RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
 # A broker refuses to authenticate again within a second (SaslServerAuthenticator.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).
 RENEWAL_LEAST_SECONDS = 1.1
@@ -31,13 +31,14 @@ class MisroutedError(TransportError):
 def request_versions(
     name: str, timeout: float, cluster_id: str | None = None, node_id: int = -1
 ) -> Flow[BrokerVersions]:
-    """Request the API versions of the broker `name`; timeout: seconds for each request.
+    """Request the API versions of the broker `name`. `timeout` is the number of seconds for each request.
 
     A broker that does not support the version of the request responds in version 0 and names its versions; the request
     is then repeated in one of them (KIP-511). Raises BrokerError, TransportError.
 
-    cluster_id, node_id: of the expected broker, if both are known. Raise MisroutedError if another broker responds;
-    brokers before Kafka 4.4 do not check this.
+    cluster_id, node_id: Ids of the expected cluster and broker, if both are known.
+
+    Raise MisroutedError if another broker responds. Brokers before Kafka 4.4 do not check this.
     """
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 

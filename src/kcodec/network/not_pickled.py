@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 class NotPickled:
-    """A client: it has connections and threads, which a copy in another process could not have."""
+    """The base of clients, which have connections and threads and can therefore not be pickled or copied."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         name = type(self).__name__

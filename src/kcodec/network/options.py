@@ -52,7 +52,7 @@ def _listed(servers: object) -> list[str]:
 
 def _address(entry: str) -> Address:
     scheme, is_url, rest = entry.partition("://")
-    if is_url:  # what comes before an @ may be a password
+    if is_url:  # the text before an @ may be a password
         host = rest.rpartition("@")[2].partition("/")[0]
         raise ValueError(
             f"bootstrap_servers: {scheme}://{host} is a URL, expected host:port; write {host!r}, and select TLS and "
@@ -153,8 +153,8 @@ class ClientConfig(OptionSet):
         return cls(**taken)
 
     def retry_backoff(self, attempt: int, random: float) -> float:
-        """Return the seconds to wait before the attempt'th repeat (0 the first); random: 0 to 1, for jitter of 20 %
-        (KIP-580)."""
+        """Return the seconds to wait before a repeat. `attempt` is its number from 0; `random` is between 0 and 1, for
+        a jitter of 20 % (KIP-580)."""
         return _backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, attempt, random)
 
     def reconnect_backoff(self, attempt: int, random: float) -> float:
@@ -167,8 +167,8 @@ def _backoff(first_ms: float, most_ms: float, attempt: int, random: float) -> fl
 
 
 def take_client_options(left: dict[str, Any], own: Iterable[str], what: str) -> ClientConfig:
-    """Return the client's options, once those of its own, with the names `own`, are taken from the given ones. Raise
-    TypeError for one that `what` ("a producer") does not have."""
+    """Return the options that all clients have. The caller has already taken the options with the names `own`. Raise
+    TypeError for an option that `what` ("a producer") does not have."""
     known = ClientConfig.names() | SECURITY_OPTIONS
     refuse_unknown({name: value for name, value in left.items() if name not in known}, known.union(own), what)
     return ClientConfig.take(left)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports that must be complete before a client's threads start.
 
-A client's threads are daemons. If the interpreter exits while one of them is inside an import, the import lock is
-never released, and the main thread waits for it forever. So everything that flows, name lookups, logging and codecs
-import on first use is imported here, on the thread that creates the client. tests/network/test_client_exit.py
-checks that the threads import nothing.
+A client's threads are daemons. If the interpreter exits while one of them is inside an import, the import lock is never
+released, and the main thread waits for it forever. All modules that flows, name lookups, logging and codecs import on
+first use are therefore imported here, on the thread that creates the client. tests/network/test_client_exit.py checks
+that the threads import nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _CODECS = {"gzip": "zlib", "lz4": "lz4.block", "zstd": "zstandard"}
 
 
 def load_for_flows(*, uses_tls: bool) -> None:
-    """Import what every client needs later, once in a process. `kcodec.admin.flows` imports the messages of Admin."""
+    """Import the modules that every client needs later. This takes some milliseconds, once in a process.
+
+    `kcodec.admin.flows` imports the messages of Admin. The connections of a client with TLS need one more module.
+    """
     messages.load_core()
     for name in _LATE:
         import_module(name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs flows, one step at a time, for an I/O loop that owns the thread, the sockets and the clock.
 
-The I/O loop calls `run_ready` after every event, and not later than `next_wakeup`. Nothing here blocks. All calls come
-from one thread; other threads use the loop's `post`.
+The I/O loop calls `run_ready` after every event, and at `next_wakeup` at the latest. The scheduler never blocks. All
+calls come from one thread; other threads use the loop's `post`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ LEAST_SWEEP = 256
 
 
 class CallSender(Protocol):
-    """Sends calls to brokers: `kcodec.network.connections.Network`, or a script in tests."""
+    """Sends calls to brokers. `kcodec.network.connections.Network` implements it; tests use a script."""
 
     def start_call(self, call: Call, done: Done) -> Cancel:
-        """Begin a call; `done` is called once with its result, unless the returned function was called before."""
+        """Begin a call. `done` is called once with its result, unless the returned function was called before."""
         ...
 
 
@@ -66,7 +66,7 @@ class Timer:
 
 
 class _Suspension:
-    """A task that waits. The first call of resume or abandon counts, later ones have no effect."""
+    """A task that waits. Only the first call of `resume` or `abandon` has an effect."""
 
     __slots__ = ("cancel", "scheduler", "task")
 
@@ -91,7 +91,7 @@ class _Suspension:
 
 
 class _StartedCall:
-    """A call that no flow waits for. Only its first end counts, and none after `abandon`."""
+    """A call for which no flow waits. Only its first result counts, and none after `abandon`."""
 
     __slots__ = ("cancel", "done", "is_ended", "scheduler")
 
@@ -124,7 +124,12 @@ class _StartedCall:
 
 
 class Scheduler:
-    """The flows of one client. clock: monotonic seconds; network: sends calls; run_blocking: starts another thread."""
+    """The flows of one client.
+
+    clock:        Returns monotonic seconds.
+    network:      Sends calls.
+    run_blocking: Runs a function on another thread.
+    """
 
     def __init__(
         self, clock: Clock, network: CallSender, run_blocking: Callable[[Callable[[], Any], Done], None] | None = None
@@ -152,8 +157,8 @@ class Scheduler:
         return timer
 
     def timer_cancelled(self) -> None:
-        """Called by timers. Most requests get a response long before their timeout, so the heap must drop their
-        timers."""
+        """Count a cancelled timer, and remove cancelled timers from the heap. Most requests get a response long before
+        their timeout."""
         self._cancelled_timers += 1
         if self._cancelled_timers > max(LEAST_SWEEP, len(self._timers) // 2):
             self._timers = [entry for entry in self._timers if entry[2].action is not None]
@@ -178,7 +183,7 @@ class Scheduler:
                 ready.popleft()()
 
     def next_wakeup(self) -> float | None:
-        """Return the time of the clock by which run_ready must be called again; None: not before the next event."""
+        """Return the time at which run_ready must be called again; None if only an event requires a call."""
         if self._ready:
             return self.clock()
         while self._timers and self._timers[0][2].action is None:
@@ -201,7 +206,7 @@ class Scheduler:
     # Flows
 
     def spawn(self, flow: Flow[T], name: str) -> Task[T]:
-        """Start a flow; run_ready runs it."""
+        """Start a flow, which `run_ready` runs."""
         task: Task[T] = Task(flow, name, self._cancel)
         suspension = _Suspension(self, task)
         self._suspensions[task] = suspension

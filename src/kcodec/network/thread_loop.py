@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a client on an I/O thread with non-blocking sockets; calls from any thread wait for their flow.
 
-The thread is a daemon and starts with the first call. It belongs to the process that created it: in a forked child the
-copies of its sockets are closed (the parent's connections stay open), and a call raises an error that asks for a new
-client in the child.
+The thread is a daemon and starts with the first call. It belongs to the process that created it. In a forked child, the
+copies of its sockets are closed (the parent's connections stay open), and a call raises an error that says to create a
+new client in the child.
 
 When the interpreter exits, `end_at_exit` ends the threads of all clients that were not closed. Otherwise the
 interpreter would stop a daemon thread at any point, possibly while it holds a lock (the import lock, the buffer of
@@ -89,14 +89,14 @@ class ThreadLoop(IoLoop):
         call: str = "the call",
         check: Callable[[], object] | None = None,
     ) -> T:
-        """Run a flow to its end and return its result. An interruption of the wait, such as Ctrl-C, cancels the
-        flow. The exception leaves this call when the flow is cancelled, or after GRACE_SECONDS if the I/O thread is
-        blocked.
+        """Run a flow to its end and return its result. An interruption of the wait, such as Ctrl-C, cancels the flow.
+        The exception is raised when the flow is cancelled, or after GRACE_SECONDS if the I/O thread is blocked.
 
-        timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
-        raised. call: the name of the call for this error.
-        check: called every STEP_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
-        raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
+        timeout: Seconds until the deadline of the flow itself. A little later, the flow is cancelled and
+                 DeliveryTimeoutError is raised.
+        call:    Name of the call for this error.
+        check:   Called every STEP_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
+                 raises KeyboardInterrupt, the flow is cancelled. Without it, only the main thread is interrupted.
         """
         self.check_wait()
         check_seconds(timeout, call)
@@ -142,7 +142,7 @@ class ThreadLoop(IoLoop):
             )
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread and cancel its running flows. Idempotent."""
+        """End the thread and cancel its running flows. Further calls do nothing."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -159,7 +159,8 @@ class ThreadLoop(IoLoop):
     def begin_exit(self) -> None:
         """Ask the thread to end because the interpreter exits, without waiting for it.
 
-        `is_closed` stays False: an object that was not closed still warns, and a later call gets the reason.
+        `is_closed` stays False, so that an object that was not closed still logs a warning, and a later call gets the
+        reason.
         """
         if self._process != os.getpid():
             return
@@ -241,7 +242,8 @@ class ThreadLoop(IoLoop):
             seconds = max(seconds - SELECTOR_SECONDS, 0.0)  # the next turn waits for the rest
         for key, events in self.selector.select(seconds):
             if key.data is None:
-                # In this order: a post that still finds us awake is seen in the next turn, which comes without sleep.
+                # This order matters: a post that finds this thread awake is handled in the next turn, which follows
+                # without a wait.
                 self._wake_in.recv(4096)
                 self._is_awake = False
             else:
@@ -266,7 +268,7 @@ class ThreadLoop(IoLoop):
         self._wake_out.close()
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on a new thread; `done` is called with its result on the I/O thread."""
+        """Run a function on a new thread. `done` is called with its result on the I/O thread."""
 
         def work() -> None:
             value: Any = None
@@ -299,7 +301,7 @@ class ThreadLoop(IoLoop):
         self.run_blocking(lambda: _resolve(address), resolved)
 
     def _dial(self, addresses: list[SocketAddress], connection: Connection) -> None:
-        """Try the addresses in turn; pass the first open socket to the connection, or the last failure."""
+        """Try the addresses in turn. Pass the first open socket, or the last failure, to the connection."""
         (family, where), rest = addresses[0], addresses[1:]
         scheduler = self.client.scheduler
         undo = contextlib.ExitStack()
@@ -330,7 +332,7 @@ class ThreadLoop(IoLoop):
             timer = scheduler.call_at(scheduler.clock() + ADDRESS_SECONDS, lambda: failed(_os_error(errno.ETIMEDOUT)))
             undo.callback(timer.cancel)
             code = sock.connect_ex(where)
-        except (OSError, ValueError, OverflowError) as error:  # such as a kernel without IPv6, or too many open files
+        except (OSError, ValueError, OverflowError) as error:  # no IPv6, or too many open files
             failed(error)
             return
         if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):

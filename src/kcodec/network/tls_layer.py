@@ -11,9 +11,9 @@ READ_BYTES = 256 * 1024
 
 
 class TlsLayer:
-    """The client's side of one TLS connection. server_hostname: for SNI and name verification.
+    """The client's side of one TLS connection. `server_hostname` is for SNI and the verification of the name.
 
-    error_type: what its methods raise; a connection without TLS does not import `ssl`.
+    `error_type` is the error that its methods raise. A connection without TLS does not import `ssl`.
     """
 
     error_type = ssl.SSLError
@@ -28,7 +28,7 @@ class TlsLayer:
         self.is_ended = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes, advance the handshake, and return decrypted bytes. Raises ssl.SSLError."""
+        """Process received bytes, advance the handshake, and return decrypted bytes. Raise ssl.SSLError."""
         if data:
             self._incoming.write(data)
         if not self.is_established:
@@ -52,7 +52,7 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Encrypt; `outgoing` returns the result."""
+        """Encrypt bytes, which `outgoing` then returns."""
         if len(data):
             self._object.write(data)
 

@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 def members_of(objects: weakref.WeakSet[T]) -> list[T]:
-    """Return the members, although another thread may add one meanwhile: the iteration of a WeakSet then raises
-    RuntimeError."""
+    """Return the members, even if another thread adds one meanwhile. The iteration of a WeakSet then raises
+    RuntimeError, so it is repeated."""
     while True:
         try:
             return list(objects)

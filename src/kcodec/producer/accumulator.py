@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The buffer of records until they are sent: one queue of batches for each partition (Kafka: RecordAccumulator).
 
-This is the only part of a producer that user threads access, always under the producer's lock (in asyncio, a lock
+This is the only part of a producer that user threads access. They always hold the producer's lock (in asyncio, a lock
 without effect). A record whose partition has an open batch with free capacity is appended by compiled code
 (`kcodec._fast.RecordAppender`): one lookup for the topic, one for the partition, and the record is written into the
-batch. `append_slowly` handles all others. Compression is left to the I/O thread.
+batch. `append_slowly` handles all other records. The I/O thread compresses the batches.
 
 Records of a topic without metadata wait in its buffer until `update_topic` assigns them to partitions. Memory is
-counted by batch, `batch_size` at least, and released when the batch ends. If no memory is free, `append` returns None
+counted by batch, at least `batch_size` for each, and released when the batch ends. If no memory is free, `append`
+returns None
 and the public class waits for `on_space`.
 """
 
@@ -52,19 +53,20 @@ NO_HEADERS: tuple[()] = ()
 
 
 class Accumulator(RecordAppender):
-    """The buffer of one producer. Every method needs the lock to be held, except `send`, which takes it (a SendLock).
+    """The buffer of one producer. The caller of a method must hold the lock, except for `send`, which takes it (a
+    SendLock).
 
-    wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
-    on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
-    linger:   as in the settings, or longer while the processor is the limit; the sender changes it.
-    next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
-    loads:    requests in flight by broker; only the sender changes it.
-    awaited:  batches that were not sent yet and have a record that a caller waits for. If there are any, no record
+    wake:     Wakes the sender, from any thread. It is called only once until `take_wake`.
+    on_space: Called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
+    linger:   Time from the settings, or a longer time while the processor is the limit. The sender changes it.
+    next_look: Time at which the sender runs next without being woken; infinity if only an event wakes it.
+    loads:    Number of requests in flight for each broker. Only the sender changes it.
+    awaited:  Batches that were not sent yet and contain a record that a caller waits for. If there are any, no record
               lingers while no request is in flight.
-    held_until: the latest time of `release_held` while records are held back; otherwise None.
-    refusal: `send` raises it while it is set (closed, no transaction open).
-    failures, check_wait, why_waiting: as its batches need them (BatchOwner).
-    check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
+    held_until: Latest time of `release_held` while records are held back; otherwise None.
+    refusal:  Error that `send` raises while it is set: the producer is closed, or no transaction is open.
+    failures, check_wait, why_waiting: See BatchOwner.
+    check_caller: Called before a new batch. Raises RuntimeError in an event loop that is not the producer's.
     """
 
     topics: dict[str, TopicBuffer]
@@ -123,11 +125,12 @@ class Accumulator(RecordAppender):
         partition: int | None,
         timestamp: int,
     ) -> Delivery | None:
-        """Append a record to its partition's open batch. Return None if `buffer_memory` has no free capacity for it
-        now. headers: as `header_pairs` returns them.
+        """Append a record to the open batch of its partition. Return None if `buffer_memory` has no free capacity now.
 
-        Raise EncodeError for invalid values, a record above `max_request_size`, or a partition that the topic does not
-        have; raise `refusal` if it is set.
+        headers: Headers as `header_pairs` returns them.
+
+        Raise EncodeError if a value is invalid, if the record is larger than `max_request_size`, or if the topic does
+        not have the partition. Raise `refusal` if it is set.
         """
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # which would grow with each raise
@@ -161,8 +164,10 @@ class Accumulator(RecordAppender):
     ) -> bool:
         """Append an encoded batch to its partition. Return False if there is no buffer space for it now.
 
-        partition: below 0 for the partition of records without a key. data: one batch; a bytearray may be numbered in
-        place. The topic's metadata must be known.
+        partition: Number of the partition; a negative number stands for the partition of records without a key.
+        data:      One batch. The sender numbers a bytearray in place.
+
+        The topic's metadata must be known.
         """
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # which would grow with each raise
@@ -187,7 +192,7 @@ class Accumulator(RecordAppender):
         return True
 
     def refuse_batch(self, topic: str, partition: int, records_count: int, table: TableDelivery) -> ProducerBatch:
-        """Return a batch of the table that will never be sent, so that it can fail."""
+        """Return a batch for rows of a table that will never be sent, so that it can fail."""
         batch = ProducerBatch(topic, partition, self.lock, owner=self)
         batch.deadline = self._clock()
         batch.records_count, batch.table = records_count, table
@@ -204,7 +209,7 @@ class Accumulator(RecordAppender):
         *,
         forced: bool = False,
     ) -> ProducerBatch | None:
-        """Begin an open batch with this record in it; None if there is no space and it is not forced."""
+        """Begin an open batch that contains this record. Return None if there is no space and `forced` is false."""
         settings = self.settings
         builder = self.new_builder(min(settings.batch_size, settings.max_request_size))
         is_large = not builder.has_room_for(key, value, headers)
@@ -225,7 +230,7 @@ class Accumulator(RecordAppender):
             elif batch.is_held:
                 return batch
             elif batch.created + self.linger >= self.next_look and not self.space_waiters:
-                return batch  # the sender will look at it in time
+                return batch  # the sender will check it in time
             self.wake()
         except BaseException:
             self._wake_nevertheless()
@@ -242,10 +247,10 @@ class Accumulator(RecordAppender):
         return batch
 
     def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch, *, is_open: bool) -> None:
-        """Add a batch, which is complete, to its queue, and reserve its memory.
+        """Add a complete batch to its queue, and reserve its memory.
 
-        Python runs the handlers of signals when it calls a function, and after a call. The only call here is the last
-        step, so an interruption such as Ctrl-C finds all of these changes or none of them.
+        Python runs signal handlers when it calls a function, and after a call. The only call here is the last step. An
+        interruption such as Ctrl-C therefore finds all of these changes or none of them.
         """
         self.free_memory -= batch.reserved
         queue.next_order += 1
@@ -255,7 +260,8 @@ class Accumulator(RecordAppender):
         queue.batches.append(batch)
 
     def _first_sent(self, batch: ProducerBatch) -> float:
-        """Return the time from which its deadline counts: when it was created, or when it is released at the latest."""
+        """Return the time from which the deadline of a batch counts: its creation, or the latest time of its
+        release."""
         return batch.created if self.held_until is None or not batch.is_held else max(batch.created, self.held_until)
 
     def new_builder(self, most_bytes: int) -> RecordBatchBuilder:
@@ -263,16 +269,16 @@ class Accumulator(RecordAppender):
         return self._template.successor(max(most_bytes, 2 * BATCH_OVERHEAD))
 
     def _close_full(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Accept no more records into the open batch: it is full."""
+        """Accept no more records into the open batch, because it is full."""
         queue.open = None
         self._count(buffer, queue, batch, max(batch.open_builder.max_batch_bytes, self.settings.batch_size))
         self.wake()
 
     def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, needed: int) -> bool:
-        """Let a full batch accept more records, `needed` bytes at least, until the sender takes it. Return False if it
-        may not.
+        """Let a full batch accept more records, at least `needed` bytes, until the sender takes it. Return False if
+        this is not allowed.
 
-        The sender takes it as soon as it runs and the broker is not busy, and no later than after `linger`. One larger
+        The sender takes the batch when it runs and the broker is not busy, but after `linger` at the latest. One larger
         batch costs the client and the broker less than several small ones.
         """
         builder = batch.open_builder
@@ -282,7 +288,8 @@ class Accumulator(RecordAppender):
         added = min(size + step, buffer.most_bytes) - size
         if not (self.settings.batch_size and needed <= added <= self.free_memory):
             return False
-        # What is left for the first batches of other partitions. Above half of the buffer it would stop all growth.
+        # The memory that remains for the first batches of other partitions. More than half of the buffer would stop all
+        # growth.
         kept = min(len(buffer.queues) * self.settings.batch_size, self.settings.buffer_memory // 2)
         if not (queue.in_flight or batch.is_held) and self.free_memory < kept:
             return False
@@ -302,19 +309,19 @@ class Accumulator(RecordAppender):
         return True
 
     def limit_growth(self, topic: str, most_bytes: int) -> None:
-        """Let batches of the topic grow to this size at most, as the broker has refused a larger one."""
+        """Limit the size to which batches of the topic grow, because the broker has refused a larger batch."""
         buffer = self.topics.get(topic)
         if buffer is not None:
             buffer.most_bytes = min(buffer.most_bytes, most_bytes)
 
     def _count(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, size: int) -> None:
-        """Report the bytes of a batch that the choice of the partition for records without a key does not know of."""
+        """Report the uncounted bytes of a batch to the choice of the partition for records without a key."""
         if size > batch.counted:
             produced, batch.counted = size - batch.counted, size
             buffer.batch_filled(queue, produced)
 
     def _check_size(self, topic: str, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
-        """Raise EncodeError for a record that is above max_request_size, or that is invalid."""
+        """Raise EncodeError if a record is larger than max_request_size or invalid."""
         if not self._scratch.has_room_for(key, value, headers):
             size, most = _record_size(key, value, headers), self.settings.max_request_size
             reason = (
@@ -324,7 +331,8 @@ class Accumulator(RecordAppender):
             raise EncodeError(reason, field="max_request_size", value=size)
 
     def _has_space(self, size: int) -> bool:
-        """Return whether this much memory is free; if not, wake the sender. Raise EncodeError if it never is."""
+        """Return whether this amount of memory is free. If not, wake the sender. Raise EncodeError if it can never be
+        free."""
         self.check_caller()
         if size <= self.free_memory:
             return True
@@ -397,8 +405,8 @@ class Accumulator(RecordAppender):
     def update_topic(
         self, buffer: TopicBuffer, has_leader: Sequence[bool]
     ) -> list[tuple[ProducerBatch, BaseException]]:
-        """Apply a topic's metadata, one entry for each partition. Assign the waiting records; return those that cannot
-        be assigned, with the errors."""
+        """Apply a topic's metadata, one entry for each partition. Assign the waiting records to partitions. Return the
+        records that cannot be assigned, with the errors."""
         buffer.update(has_leader)
         failed: list[tuple[ProducerBatch, BaseException]] = []
         while buffer.waiting and buffer.queues:
@@ -417,8 +425,8 @@ class Accumulator(RecordAppender):
         return failed
 
     def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:
-        """Move a waiting record into a batch together with its memory. More memory is reserved even above the limit, as
-        the record was accepted."""
+        """Move a waiting record and its memory into a batch. If more memory is needed, reserve it even above the limit,
+        because the record has already been accepted."""
         placeholder = record.placeholder
         queue = buffer.queue_for(record.key, record.partition)
         batch = queue.open
@@ -444,7 +452,7 @@ class Accumulator(RecordAppender):
         del self.unfinished[placeholder]
 
     def _close_early(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Accept no more records into the open batch, which may not be full: the rest of its space is free."""
+        """Accept no more records into the open batch. If it is not full, release the rest of its space."""
         queue.open = None
         size = batch.size_in_bytes
         if size > batch.counted:
@@ -456,15 +464,15 @@ class Accumulator(RecordAppender):
     # Two transactions at a time
 
     def hold_back(self, until: float) -> None:
-        """Begin the records of another transaction, which are not sent before `release_held`. They are in batches of
-        their own, count for `buffer_memory` as others, and their deadline counts from `until` at the latest."""
+        """Begin the records of another transaction, which are not sent before `release_held`. They are in separate
+        batches and count for `buffer_memory`. Their deadline counts from `until` at the latest."""
         self.held_until = until
         for queue in self.active:
             if queue.open is not None:
                 self._close_early(queue, queue.open)
 
     def release_held(self) -> None:
-        """Let the sender have the records that were held back; their deadline counts from now."""
+        """Let the sender send the records that were held back. Their deadline counts from now."""
         self.held_until = None
         deadline = self._clock() + self.settings.delivery_timeout
         for batch in self.unfinished:
@@ -485,8 +493,8 @@ class Accumulator(RecordAppender):
                 raise
 
     def hurry(self, batch: ProducerBatch) -> None:
-        """A caller waits for a record of this batch and sends nothing meanwhile: until the batch is sent, let records
-        linger only while a request is in flight. Takes the lock."""
+        """Note that a caller waits for a record of this batch and sends nothing meanwhile. Until the batch is sent,
+        records linger only while a request is in flight. This method takes the lock."""
         with self.lock:
             if not (batch.attempts or batch.is_done):
                 self.awaited.add(batch)
@@ -500,11 +508,11 @@ class Accumulator(RecordAppender):
             self.wake()
 
     def take_wake(self) -> None:
-        """Note that the sender runs now: later events wake it again."""
+        """Note that the sender runs now, so that later events wake it again."""
         self._is_awake = False
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
-        """Take a batch out of the queue, closed for user threads; it is not encoded yet."""
+        """Remove a batch from the queue. User threads can no longer append to it; it is not encoded yet."""
         queue.batches.remove(batch)
         queue.grown_bytes -= batch.grown
         batch.grown = 0
@@ -522,12 +530,12 @@ class Accumulator(RecordAppender):
         return proved
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Put a batch that is to be sent again in its old position."""
+        """Return a batch to its position in the queue, to be sent again."""
         queue.put_back(batch)
         self.active[queue] = None
 
     def replace(self, queue: PartitionQueue, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """Put a split batch's pieces in its position."""
+        """Replace a split batch by its pieces."""
         batch.hand_over(pieces)
         self.unfinished.pop(batch, None)
         for piece in pieces:
@@ -537,7 +545,7 @@ class Accumulator(RecordAppender):
         self._release(batch.reserved)
 
     def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
-        """End batches; return the callbacks to call (`call_all`), without the lock."""
+        """End batches. Return the callbacks, which the caller passes to `call_all` without the lock."""
         callbacks: list[Callbacks] = []
         for batch, outcome in ended:
             if batch.is_done:
@@ -552,8 +560,8 @@ class Accumulator(RecordAppender):
 
 
 def header_pairs(headers: Any) -> Any:
-    """Return headers as a tuple, so that code that produces them runs before the lock is taken. Invalid headers are
-    returned unchanged, as the encoder raises the error."""
+    """Return headers as a tuple, so that a generator of headers runs before the lock is taken. Return invalid headers
+    unchanged, because the encoder raises the error."""
     if headers is None:
         return ()
     if type(headers) is list:
@@ -564,7 +572,7 @@ def header_pairs(headers: Any) -> Any:
 
 
 def _record_size(key: Buffer | None, value: Buffer | None, headers: Any) -> int:
-    """Return the most bytes a record can take in a batch alone."""
+    """Return the maximum size of a batch that contains only this record."""
     size = BATCH_OVERHEAD + RECORD_OVERHEAD + _length(key) + _length(value)
     return size + sum(HEADER_OVERHEAD + len(name) + _length(content) for name, content in headers)
 

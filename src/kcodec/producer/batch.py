@@ -2,8 +2,8 @@
 """A batch on its way to one partition: filled by user threads, closed and numbered by the sender, kept until it ends.
 
 The bytes are made once. A retry sends the same bytes: encoding again could split or compress differently, and a broker
-that remembers a sequence number does not compare the records. Only a new identity rewrites the header, in a copy, as a
-request that holds the old bytes may still be on its way.
+that remembers a sequence number does not compare the records. Only a new identity rewrites the header, in a copy,
+because a request with the old bytes may still be in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Callbacks = tuple[Sequence[Callable[[Any], object]], Sequence[Any]]
 
 
 class BatchOutcome(NamedTuple):
-    """The outcome of a batch. base_offset, log_append_time: -1 if none exists, or it is unknown."""
+    """The outcome of a batch. `base_offset` and `log_append_time` are -1 if they are unknown or do not exist."""
 
     base_offset: int = -1
     log_append_time: int = -1
@@ -41,11 +41,11 @@ class BatchOutcome(NamedTuple):
 
 
 class BatchOwner(Protocol):
-    """What a batch, and through it a Delivery, needs of its producer: `kcodec.producer.accumulator.Accumulator`.
+    """What a batch and its deliveries use of the producer. `kcodec.producer.accumulator.Accumulator` implements it.
 
-    failures:    counts failed records; None in transactions, whose commit raises the error.
-    check_wait:  raises RuntimeError if the caller must not wait for a record.
-    why_waiting: returns why a batch is not acknowledged yet, if that is known.
+    failures:    Counts failed records; None in transactions, whose commit raises the error.
+    check_wait:  Raises RuntimeError if the caller must not wait for a record.
+    why_waiting: Returns why a batch is not acknowledged yet, if the cause is known.
     """
 
     failures: Failures | None
@@ -57,7 +57,7 @@ class BatchOwner(Protocol):
 
 
 class BatchTable(Protocol):
-    """What a batch needs of its table, under the lock: `kcodec.producer.delivery.TableDelivery`."""
+    """What a batch uses of its table, under the lock. `kcodec.producer.delivery.TableDelivery` implements it."""
 
     @property
     def is_awaited(self) -> bool:
@@ -65,11 +65,11 @@ class BatchTable(Protocol):
         ...
 
     def replace(self, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """Take the pieces of a split batch in its place."""
+        """Replace a split batch by its pieces."""
         ...
 
     def ended(self) -> Callbacks:
-        """Note that one batch ended; return the callbacks to call if it was the last."""
+        """Note that one batch ended. If it was the last one, return the callbacks to call."""
         ...
 
 
@@ -77,24 +77,27 @@ class BatchTable(Protocol):
 class ProducerBatch:
     """Records of one partition that share one outcome.
 
-    order:     its position among the batches of its partition; a tuple, as pieces of a split batch take its place.
-    reserved:  bytes of `buffer_memory` it holds.
-    counted:   bytes of it that the choice of the partition for records without a key knows of already.
-    grown:     bytes that it may take beyond `batch_size`, while it waits in its queue.
-    is_full:   it has `batch_size` bytes, and takes more until it is sent.
-    is_held:   it is not sent before the commit of the transaction before has succeeded.
-    raw_size:  its size in bytes before compression, once it is closed.
-    created, deadline:   of the producer's clock; past the deadline it fails.
-    attempts:  times it was sent; not_before: not again before this time.
-    identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
-    last_error: of the last attempt.
-    uncertain: an attempt got no response, so it may be in the log.
-    is_fixed:  it may be in the log, and no request can show this any more: it fails, as new numbers may write it twice.
-    functions, deliveries:  callbacks, to be called at the end; under the lock. table: what it is a part of.
-    pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
-    outcome:   None until it is done.
-    owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
-    failed:    once it failed, its records whose errors are counted.
+    order:     Position among the batches of the partition: a tuple, so that pieces of a split batch keep its position.
+    reserved:  Bytes of `buffer_memory` that are reserved for the batch.
+    counted:   Bytes that are already reported to the choice of the partition for records without a key.
+    grown:     Bytes by which it may exceed `batch_size` while it waits in its queue.
+    is_full:   Whether it has `batch_size` bytes, and accepts more until it is sent.
+    is_held:   Whether it is not sent before the previous transaction has been committed.
+    raw_size:  Size in bytes before compression, once it is closed.
+    created, deadline: Times of the producer's clock. After the deadline, the batch fails.
+    attempts:  Number of times that it was sent.
+    not_before: Earliest time of the next attempt.
+    identity, base_sequence: Its numbers; NO_PRODUCER and -1 if it is not numbered.
+    last_error: Error of the last attempt.
+    uncertain: Whether an attempt got no response, so that the batch may be in the log.
+    is_fixed:  Whether it may be in the log, and no request can find this out any more. It then fails, because with new
+               numbers it may be written twice.
+    functions, deliveries: Callbacks, which are called at the end. Used under the lock.
+    table:     The table that it is a part of.
+    pieces:    Where its records are now, if they moved: (first index, other batch, index of this record there).
+    outcome:   None until the batch has ended.
+    owner:     The part of its producer that a Delivery uses; None if the record was discarded.
+    failed:    After a failure, the records whose errors are counted.
     """
 
     topic: str
@@ -157,8 +160,8 @@ class ProducerBatch:
         return self.builder
 
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool) -> None:
-        """Set its identity and sequence number: in the builder, or in the bytes. If it had a number before, the bytes
-        are copied, as a request may hold them."""
+        """Set its identity and sequence number, in the builder or in the bytes. If it had numbers before, copy the
+        bytes, because a request may still use them."""
         was_numbered = self.is_numbered
         self.identity, self.base_sequence = identity, base_sequence
         if self.data is None:
@@ -188,10 +191,9 @@ class ProducerBatch:
         batch.deliveries += self.deliveries
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
-        """Return batches with the same records in the same order, none above `most_bytes` before compression unless it
-        has a single record; at least two of them, as this one would be rejected again. A numbered batch was rejected,
-        so its sequence numbers are free, and the new batches take them over in order. `hand_over` makes them replace
-        this one."""
+        """Return at least two batches with the same records in the same order. Before compression, each has at most
+        `most_bytes`, unless it has a single record. A numbered batch was rejected, so its sequence numbers are free,
+        and the new batches use them in order. `hand_over` then replaces this batch by the new ones."""
         pieces: list[ProducerBatch] = []
         is_transactional = False
         left = self.records_count
@@ -237,7 +239,7 @@ class ProducerBatch:
     def finish(self, outcome: BatchOutcome) -> list[Callbacks]:
         """Under the lock: set the final outcome and return the callbacks to call. The bytes are released."""
         if outcome.error is None:
-            self.owner = None  # a Delivery that is kept does not keep its producer
+            self.owner = None  # a reference to a Delivery does not keep its producer alive
         else:
             self._count_failed(outcome.error)
         self.outcome = outcome
@@ -252,7 +254,7 @@ class ProducerBatch:
 
     @property
     def unfinished_records(self) -> int:
-        """The number of its records, before it has ended."""
+        """The number of its records; only meaningful before it has ended."""
         return self.builder.records_count if self.builder is not None else max(self.records_count, 1)
 
     def _count_failed(self, error: BaseException) -> None:

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 class ProducerCore:
     """One producer. Methods run on the I/O thread, except `append` and `append_batch` under `lock`.
 
-    id_manager: provides the identity of the producer.
-    post:       wakes the I/O thread to call a function; from any thread.
-    on_space:   called with the lock held when `append` may find buffer space again.
-    check_wait: raises RuntimeError if a caller must not wait for a record.
+    id_manager: Provides the identity of the producer.
+    post:       Calls a function on the I/O thread. It may be called from any thread.
+    on_space:   Called, with the lock held, when `append` may find buffer space again.
+    check_wait: Raises RuntimeError if a caller must not wait for a record.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ProducerCore:
             self.sender.linger = LingerTime(linger, longest, self.clock, work_clock, process_clock)
 
     def take_turns(self, turn: IoTurn) -> None:
-        """Let threads that send step aside for the I/O thread when it is urgent."""
+        """Let threads that send yield to the I/O thread when its work is urgent."""
         self.accumulator.turn = self.sender.turn = turn
 
     def run(self) -> Flow[None]:
@@ -117,7 +117,8 @@ class ProducerCore:
             gauges.cancel()
 
     def _identity_ended(self, task: Task[None]) -> None:
-        """End the sender, too, if the flow of the identity failed: records would wait for it until their deadline."""
+        """If the flow of the identity failed, end the sender, too. Otherwise records would wait until their
+        deadline."""
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self.sender.fail(task.error)
 
@@ -138,24 +139,24 @@ class ProducerCore:
         return bool(self.accumulator.unfinished)
 
     def refuse_sends(self, error: BaseException | None) -> None:
-        """Any thread: `append` raises `error` from now on; None: it accepts records again."""
+        """Any thread: make `append` raise `error` from now on. With None, it accepts records again."""
         if not self.is_closed:
             self.accumulator.refusal = error
 
     def known_partitions(self, topic: str) -> int:
-        """Any thread: return the number of partitions of a topic in use; 0 if that takes `learn_topic`."""
+        """Any thread: return the number of partitions of a topic; 0 if `learn_topic` must find it out first."""
         with self.lock:
             buffer = self.accumulator.topics.get(topic)
             return len(buffer.queues) if buffer is not None else 0
 
     def available_partitions(self, topic: str) -> list[int]:
-        """Any thread: return the partitions of a topic in use that have a leader; all of them if none has."""
+        """Any thread: return the partitions of a topic that have a leader, or all of them if none has."""
         with self.lock:
             return self.accumulator.topics[topic].available
 
     def partitions_of_keys(self, topic: str, count: int) -> Callable[[Sequence[bytes | None]], list[int]] | None:
         """Any thread: return the function that chooses the partitions of the rows of a table; None if the compiled core
-        does."""
+        chooses."""
         if self.settings.partitioner == DEFAULT_PARTITIONER:
             return None
         available = self.available_partitions(topic)
@@ -198,7 +199,7 @@ class ProducerCore:
         return f"{text} ({why})" if why else text
 
     def report_of_close(self) -> Callable[[], str]:
-        """Any thread, without the lock: return a function that returns what became of the records that are unfinished
+        """Any thread, without the lock: return a function that returns the outcome of the records that are unfinished
         now."""
         report = CloseReport(self.accumulator)
         report.begin()
@@ -206,7 +207,7 @@ class ProducerCore:
 
     def closing_seconds(self, timeout: float | None) -> float:
         """Any thread, without the lock: return the number of seconds after which all records have ended if the producer
-        is closed now. timeout: that of the close."""
+        is now closed with this timeout."""
         with self.lock:
             newest = max((batch.created for batch in self.accumulator.unfinished), default=float("-inf"))
         left = max(newest + self.settings.delivery_timeout - self.clock(), 0.0)
@@ -221,8 +222,8 @@ class ProducerCore:
             return self.accumulator.failures.take()
 
     def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
-        """Return a function to call on the I/O thread after `send` raised this error, or None. In a transaction, such a
-        record blocks the commit like one that a broker rejected."""
+        """Return a function to call on the I/O thread after `send` raised this error, or None. In a transaction, a
+        record that `send` refuses prevents the commit, as one that a broker rejects."""
         if self.id_manager.transactional_id is None:
             return None
         if error is self.accumulator.refusal:
@@ -241,7 +242,7 @@ class ProducerCore:
     # Flows
 
     def learn_topic(self, topic: str, timeout: float) -> Flow[int]:
-        """Wait for a topic's metadata; return its number of partitions. Raise what Cluster.ensure_topic raises."""
+        """Wait for a topic's metadata. Return its number of partitions. Raise the errors of `Cluster.ensure_topic`."""
         yield from self.cluster.ensure_topic(topic, timeout)
         with self.lock:
             buffer = self.accumulator.request_topic(topic)
@@ -252,8 +253,9 @@ class ProducerCore:
     def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         """Send without lingering, and wait until all records sent before have a result or an error.
 
-        without_held: except those that are held back. It does not raise the error of a delivery. Raise
-        DeliveryTimeoutError after `timeout` seconds.
+        without_held: Do not wait for records that are held back.
+
+        Raise DeliveryTimeoutError after `timeout` seconds. The errors of deliveries are not raised.
         """
         deadline = None if timeout is None else self.clock() + timeout
         with self.lock:
@@ -279,7 +281,7 @@ class ProducerCore:
         )
 
     def abort_buffered(self, error: BaseException) -> None:
-        """Fail what is not in flight. Batches in flight end by themselves, and `flush` waits for them."""
+        """Fail all records that are not in flight. Batches in flight end by themselves, and `flush` waits for them."""
         self.sender.fail_buffered(lambda _: error)
 
     def hold_back(self, until: float) -> None:
@@ -294,7 +296,8 @@ class ProducerCore:
         self.sender.wake()
 
     def close(self, timeout: float | None = None) -> Flow[None]:
-        """Accept no more records and send those in the buffer; fail the rest after `timeout` seconds. Idempotent."""
+        """Accept no more records, and send those in the buffer. Fail the remaining records after `timeout` seconds.
+        Further calls do nothing."""
         closed = TransportError("the producer is closed")
         with self.lock:
             self.accumulator.refusal, self.is_closed = closed, True
@@ -329,7 +332,7 @@ class ProducerCore:
         self.id_manager.forget(error)
 
     def crash(self, error: BaseException) -> None:
-        """Fail all that is unfinished and accept no more records, as the I/O loop failed or was ended."""
+        """Fail all unfinished records and accept no more, because the I/O loop failed or was ended."""
         reason = error
         if isinstance(error, CancelledFlow):
             reason = TransportError("the producer was closed")
@@ -342,7 +345,7 @@ class ProducerCore:
             text = "the producer was closed before the record was acknowledged"
             self.sender.fail_all(lambda batch: self._closed_early(TransportError, text, batch))
         else:
-            # One that was sent may be stored, which the error itself does not say: it is of another request.
+            # A batch that was sent may be stored. The error does not show this, because it belongs to another request.
             sent = _loop_failed(error, possibly_sent=True)
             self.sender.fail_all(lambda batch: sent if batch.attempts else reason)
 
@@ -356,7 +359,7 @@ def _loop_failed(error: BaseException, *, possibly_sent: bool) -> TransportError
 
 
 def _all_ended(batches: list[ProducerBatch]) -> bool:
-    """Return whether all batches have ended. Ended ones are removed, a split one is replaced by its successors."""
+    """Return whether all batches have ended. Remove ended batches, and replace a split batch by its pieces."""
     while batches:
         last = batches[-1]
         if not last.is_done and not last.pieces:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a send: a `Delivery` ends in the offset of the record, or in an error that names the partition.
+"""The result of a send: a `Delivery` ends with the offset of the record, or with an error that names the partition.
 
-A Delivery knows its batch and its index in it, and the outcome belongs to the batch. So the acknowledgment of a batch
-of a thousand records is one assignment, and a Delivery that is not kept costs nothing more. If a record moved to
+A Delivery has its batch and its index in the batch, and the outcome belongs to the batch. The acknowledgment of a batch
+is therefore one assignment for all of its records, and a Delivery that the program drops costs nothing more. If a
+record moved to
 another batch, the first one knows its position there (`ProducerBatch.pieces`). The public classes implement waiting:
 `kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.
 
@@ -28,9 +29,10 @@ log = logging.getLogger("kcodec.producer")
 class RecordMetadata(NamedTuple):
     """Where a record is stored (Kafka: RecordMetadata).
 
-    topic, partition: name of the topic, number of the partition.
-    offset:    in the partition; -1 if the broker did not report it: acks=0, or a repeat that it has no more details of.
-    timestamp: ms: the record's own, or the broker's if the topic has message.timestamp.type=LogAppendTime.
+    topic, partition: Name of the topic, number of the partition.
+    offset:    Offset in the partition; -1 if the broker did not report it (acks=0, or a repeated batch without
+    details).
+    timestamp: Timestamp in ms: that of the record, or that of the broker if message.timestamp.type is LogAppendTime.
     """
 
     topic: str
@@ -58,7 +60,7 @@ OnDelivery = Callable[[RecordMetadata | None, BaseException | None], object]
 
 
 def call_all(callbacks: Sequence[Callbacks]) -> None:
-    """Call them, without the lock. Log the exceptions that they raise."""
+    """Call the callbacks, without the lock. Log the exceptions that they raise."""
     for functions, deliveries in callbacks:
         for function, delivery in zip(functions, deliveries, strict=True):
             try:
@@ -68,9 +70,10 @@ def call_all(callbacks: Sequence[Callbacks]) -> None:
 
 
 class Delivery(RecordDelivery):
-    """One record on its way. `topic` is known at once, `partition` with the topic's metadata, `offset` at the end.
+    """The result of sending one record. `topic` is known immediately, `partition` with the topic's metadata, `offset`
+    at the end.
 
-    offset, timestamp: as in `RecordMetadata`; `offset` is None until the record is acknowledged.
+    offset, timestamp: See `RecordMetadata`. `offset` is None until the record is acknowledged.
     """
 
     __slots__ = ()
@@ -105,13 +108,14 @@ class Delivery(RecordDelivery):
 
     @property
     def timestamp(self) -> int:
-        """The record's timestamp in ms; once it is acknowledged, the one that was stored."""
+        """The record's timestamp in ms. After the acknowledgment, it is the stored timestamp."""
         outcome = self._where()[0].outcome
         return self._timestamp if outcome is None or outcome.log_append_time < 0 else outcome.log_append_time
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed; None if it did not fail or has not ended. Reading it counts as retrieving the error."""
+        """The error of the record; None if it did not fail or has not ended. Reading it counts as retrieving the
+        error."""
         batch, index = self._batch, self._index
         if batch.pieces:
             batch, index = self._where()
@@ -132,7 +136,7 @@ class Delivery(RecordDelivery):
         return (self._where()[0] if batch.pieces else batch).outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback` with this Delivery when it has ended, at once if it already has.
+        """Call `callback` with this Delivery when the record has ended, or immediately if it has already ended.
 
         The callback runs on the producer's I/O thread (asyncio: in its event loop), or at once in the caller's thread
         if the record has ended. It must be quick and must not block, as all other records wait meanwhile; a call that
@@ -142,7 +146,7 @@ class Delivery(RecordDelivery):
             callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
-        """Remove a callback, for a caller that stops waiting. Return False if the record has ended and it was
+        """Remove a callback of a caller that stops waiting. Return False if the record has ended and the callback was
         called."""
         with self._batch.lock:
             batch, index = self._where()
@@ -159,7 +163,7 @@ class Delivery(RecordDelivery):
             return True
 
     def _not_retrieved(self) -> None:
-        """Count the error again that a callback was given, as the callback failed."""
+        """Count the error as not retrieved again, because the callback that got it failed."""
         batch, index = self._where()
         with batch.lock:
             if batch.failed is not None:
@@ -168,7 +172,7 @@ class Delivery(RecordDelivery):
     def why_waiting(self) -> str:
         """Return why it has not ended, as the end of a sentence; empty if that is unknown."""
         batch = self._where()[0]
-        owner = batch.owner  # None once the record has ended, which the I/O thread may find meanwhile
+        owner = batch.owner  # None after the end of the record, which may come meanwhile
         why = None if owner is None else owner.why_waiting(batch)
         return f": {why}" if why else ""
 
@@ -179,7 +183,7 @@ class Delivery(RecordDelivery):
             owner.check_wait()
 
     def begin_wait(self) -> None:
-        """Call this when a caller begins to wait for it. Raise as `check_wait`."""
+        """Note that a caller begins to wait for the record. Raise RuntimeError as `check_wait` does."""
         batch = self._where()[0]
         owner = batch.owner
         if owner is not None:
@@ -211,7 +215,7 @@ class Delivery(RecordDelivery):
 
 
 class TableDelivery:
-    """A table on its way. It ends when all of its batches have ended."""
+    """The result of sending a table. It ends when all of its batches have ended."""
 
     __slots__ = ("_batches", "_callbacks", "_lock", "_missing", "topic")
 
@@ -233,7 +237,7 @@ class TableDelivery:
 
     @property
     def is_awaited(self) -> bool:
-        """For the batches, under the lock: whether a caller waits for the table, or a callback is registered."""
+        """Whether a caller waits for the table, or a callback is registered. Read by the batches, under the lock."""
         return bool(self._callbacks)
 
     def _first_error(self) -> BaseException | None:
@@ -290,11 +294,13 @@ class TableDelivery:
                 return
 
     def begin_wait(self) -> None:
-        """As `Delivery.begin_wait`. The batches of a table do not linger."""
+        """Check the caller as `check_wait` does. Unlike `Delivery.begin_wait`, note nothing, as batches of a table do
+        not linger."""
         self.check_wait()
 
     def outcome(self) -> list[BatchMetadata]:
-        """Return where its batches are stored, in the order sent, or raise the first error, once it has ended."""
+        """Return the metadata of its batches in the order in which they were sent, or raise the first error. It must
+        have ended."""
         error = self.error
         if error is not None:
             raise error

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def encoded_batch(data: Buffer, partition: int) -> TableBatch:
-    """Return a copy of one encoded batch, to be numbered and sent. Its producer id, epoch and sequence are replaced.
+    """Return a copy of one encoded batch, whose producer id, epoch and sequence the sender sets.
 
-    Raise EncodeError if it is not exactly one batch of version 2 with consecutive records and timestamps of its own,
-    or if it is a control batch; DecodeError or a subclass if its header or its CRC is invalid.
+    Raise EncodeError if the data is not exactly one batch of version 2 with consecutive offsets and CreateTime, or if
+    it is a control batch. Raise DecodeError or a subclass if its header or its CRC is invalid.
     """
     copy = bytearray(memoryview(data))
     found = batches(copy)

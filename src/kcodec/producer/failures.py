@@ -39,8 +39,9 @@ MAX_ERROR_TEXT = 300
 class Failure:
     """Records of one topic that failed with one kind of error.
 
-    count: those whose error was not retrieved; logged: the number of them that the log has reported.
-    is_uncertain: they were sent and got no response, so brokers may have stored them.
+    count:  Number of records whose error was not retrieved.
+    logged: Number of these records that the log has reported.
+    is_uncertain: Whether they were sent and got no response, so that brokers may have stored them.
     """
 
     topic: str
@@ -72,7 +73,7 @@ class Failure:
 class Failures:
     """The failures of one producer since the last `take`. Every method needs the producer's lock.
 
-    is_news: there may be failures that the log has not reported.
+    is_news: Whether there may be failures that the log has not reported.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,8 @@ class Failures:
         return DeliveryErrors(f"{_undelivered(counts)}: {_summary(counts)}", [failure.as_error() for failure in found])
 
     def report(self, now: float) -> tuple[str | None, float]:
-        """Return the log line that is due now, if any, and the time of the next one (infinity: none)."""
+        """Return the log line that is due now, if any, and the time of the next one, or infinity if none is
+        expected."""
         if not self.is_news:
             return None, float("inf")
         if self._report_at is None:
@@ -130,7 +132,8 @@ class Failures:
 
 
 class FailedRecords:
-    """The records of a failed batch, and those whose error was retrieved, by index (WHOLE: all). Under the lock.
+    """The records of a failed batch, and the indexes of those whose error was retrieved (WHOLE: all). Used under the
+    lock.
 
     The records whose index is in `retrieved` are not counted: a caller waits for them, or has a callback.
     """
@@ -164,7 +167,7 @@ def records_text(count: int) -> str:
 
 
 def _undelivered(counts: Sequence[tuple[Failure, int]]) -> str:
-    """Return a text with the number of records, and the number of those that brokers may have stored nevertheless: a
+    """Return a text with the number of records, and the number of those that brokers may have stored nevertheless. A
     program that sends these again may write them twice."""
     total = sum(count for _, count in counts)
     uncertain = sum(count for failure, count in counts if failure.is_uncertain)

@@ -76,19 +76,21 @@ class BatchDisposition(Enum):
 
 
 class BufferedRecords(Protocol):
-    """What a manager needs of the producer's core to end a transaction. lock: the producer's."""
+    """What a manager uses of the producer's core to end a transaction. `lock` is the lock of the producer."""
 
     lock: AbstractContextManager[Any]
 
     def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
-        """Wait until all records sent so far have a result or an error. Raise DeliveryTimeoutError only.
+        """Wait until all records sent so far have a result or an error. Raise only DeliveryTimeoutError.
 
         without_held: do not wait for records that are held back."""
         ...
 
     def hold_back(self, until: float) -> None:
-        """Hold the records back that are sent from now on, apart from those before. until: the latest time of
-        `release_held`."""
+        """Hold back the records that are sent from now on.
+
+        until: Latest time of `release_held`.
+        """
         ...
 
     def release_held(self) -> None:
@@ -96,21 +98,21 @@ class BufferedRecords(Protocol):
         ...
 
     def abort_buffered(self, error: BaseException) -> None:
-        """Fail what is not in flight."""
+        """Fail all records that are not in flight."""
         ...
 
     def refuse_sends(self, error: BaseException | None) -> None:
-        """Make `send` raise this error from now on; None: it accepts records."""
+        """Make `send` raise this error from now on. With None, it accepts records again."""
         ...
 
 
 class ProducerIdManager:
     """Provides the identity of a producer. The methods here are those of a producer without one.
 
-    transactional_id: part of every ProduceRequest; None outside transactions.
-    changed:          set whenever the result of `current`, `may_send` or `refuses` may have changed.
-    last_error:       why the last request for an identity failed; None if none did.
-    newest:           the transaction that records sent now belong to; None outside transactions.
+    transactional_id: Part of every ProduceRequest; None outside transactions.
+    changed:          Set whenever the result of `current`, `may_send` or `refuses` may have changed.
+    last_error:       Error of the last request for an identity; None if no request has failed.
+    newest:           Transaction to which records belong that are sent now; None outside transactions.
     """
 
     transactional_id: str | None = None
@@ -137,13 +139,13 @@ class ProducerIdManager:
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """The current identity; None: not available yet, and the sender keeps its batches."""
+        """The current identity. None if it is not available yet; the sender then keeps its batches."""
         return NO_PRODUCER
 
     @property
     def is_transaction_open(self) -> bool:
-        """Whether a transaction is open that brokers have received requests of, and neither its end is under way nor
-        another process has its handle. On any thread."""
+        """Whether a transaction is open of which brokers have received requests, whose end has not begun, and whose
+        handle no other process has. This may be read on any thread."""
         return False
 
     def produce_highest_version(self) -> int:
@@ -158,38 +160,41 @@ class ProducerIdManager:
         return True
 
     def refuses(self) -> BaseException | None:
-        """Return an error with which every batch in the buffer fails (fatal, fenced, abortable); None: continue.
+        """Return an error with which every batch in the buffer fails (fatal, fenced, abortable). None: the sender
+        continues.
 
         Batches in flight do not fail; the sender waits for their responses.
         """
         return None
 
     def on_success(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
-        """Note an acknowledged batch (a duplicate of its own retry included). last_sequence: -1 if not numbered."""
+        """Note an acknowledged batch, even if the broker reports it as a duplicate. `last_sequence` is -1 if it is not
+        numbered."""
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """Note a batch that failed for good; a transaction can then only be aborted.
+        """Note a batch that has finally failed. A transaction can then only be aborted.
 
-        possibly_written: a request with it may have been, or may yet be, processed. Also called, with False, for
-        batches that were never numbered or sent (expired in the buffer, aborted), and for records whose topic's
-        metadata did not arrive: their partition is -1 if the record did not name one.
+        possibly_written: Whether a broker may have processed, or may still process, a request with the batch.
+
+        This is also called, with False, for batches that were never numbered or sent (expired in the buffer, aborted),
+        and for records whose topic's metadata did not arrive. The partition is then -1 if the record did not name one.
         """
 
     def on_held_failure(self, partition: TopicPartition, error: BaseException) -> None:
-        """Note a record that failed while it was held back, as `on_failure`."""
+        """Note a record that failed while it was held back; see `on_failure`."""
 
     def on_rejected(self, transaction: object, partition: TopicPartition, error: BaseException) -> None:
         """Note a record that `send` refused with an error while `transaction` was the newest."""
         self.on_failure(partition, error, possibly_written=False)
 
     def on_refused(self, error: BaseException) -> None:
-        """Note that `send` raised the error of `refuse_sends`. On any thread."""
+        """Note that `send` raised the error of `refuse_sends`. This may be called on any thread."""
 
     def forget(self, error: BaseException) -> None:
-        """In a forked child: end what callers wait for with `error`."""
+        """In a forked child: end all waits of callers with `error`."""
 
     def on_no_response(self, api: str) -> None:
-        """Note a request ("Produce") that may have been sent and got no response, so it may arrive late.
+        """Note a request ("Produce") that may have been sent and got no response, so that it may arrive late.
 
         In the old transaction flow the epoch must then be bumped.
         """
@@ -206,8 +211,11 @@ class WithoutProducerId(ProducerIdManager):
 class IdempotentProducerId(ProducerIdManager):
     """A producer id from any broker. If a sequence breaks, the epoch is bumped here, without a request (KIP-360).
 
-    A new id is requested above epoch 32767, or if a broker reports the epoch or the id as invalid.
-    request_timeout: seconds for InitProducerId; backoff(attempt, random): seconds before it is repeated.
+    A new id is requested when the epochs are used up, or if a broker reports the epoch or the id as invalid.
+
+    request_timeout: Timeout of InitProducerId in seconds.
+    backoff:         Function that returns the seconds before a repeat, from the number of the attempt and a random
+    number.
     """
 
     def __init__(
@@ -235,7 +243,7 @@ class IdempotentProducerId(ProducerIdManager):
                 attempt += 1
 
     def _init_producer_id(self) -> Flow[None]:
-        """Send one InitProducerId. After an error that may pass, the caller sends the next one."""
+        """Send one InitProducerId request. After a retriable error, the caller sends the next one."""
         from kcodec.protocol.messages.transactions import InitProducerIdRequest
 
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS)
@@ -265,16 +273,17 @@ class IdempotentProducerId(ProducerIdManager):
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """The identity; None while one is requested."""
+        """The identity; None while it is requested."""
         return self._current
 
     def refuses(self) -> BaseException | None:
-        """Return why an id will never be available: the brokers do not support idempotence, or do not permit it."""
+        """Return the error if an id will never be available: the brokers do not support idempotence, or do not permit
+        it."""
         return self._error
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """Continue with the next epoch if the broker has lost or never had the earlier batches, otherwise with a new
-        id."""
+        """Continue with the next epoch if the broker has lost, or never received, the earlier batches. Otherwise
+        request a new id."""
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
             self._bump()
         elif code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING):

@@ -70,7 +70,8 @@ HASHES_NO_KEY = frozenset({"consistent", "fnv1a", "murmur2"})
 
 
 def key_partition_of(partitioner: object) -> KeyPartition | None:
-    """Return the function of a name; None for what the compiled core has, and for functions of the application."""
+    """Return the function for a name. Return None for the hash of the compiled core, and for functions of the
+    application."""
     found = KEY_PARTITIONS.get(partitioner) if isinstance(partitioner, str) else None
     if found is None:
         return None

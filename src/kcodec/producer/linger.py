@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long records wait for others of their batch, if that is not `linger_ms`.
+"""The time that records wait for others of their batch, if it is longer than `linger_ms`.
 
-Each batch costs a client some 50 us of processor time, however few records it has. With keys over 1,500 partitions, the
-records of 5 ms are one or two in each partition. Their batches take longer to send than 5 ms, the application appends
-little meanwhile, and the next batches are as small: a producer can stay at a fifth of its throughput. So if the
-processor is the limit, records wait for a multiple of the time that the last requests took to prepare.
+Each batch costs the client processor time, however few records it has. If a topic has very many partitions, each of
+them gets only one or two keyed records within `linger_ms`. Sending their batches takes longer than `linger_ms`.
+Meanwhile the application appends few records, so the next batches are as small. Therefore, if the processor is the
+limit, records wait for a multiple of the time that the preparation of the last requests took (docs/design/producer.md).
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ BUSY_SHARE: Final = 0.9
 
 
 class LingerTime:
-    """The time of one producer. usual: `linger_ms` in seconds, above 0. longest: the limit, in seconds.
+    """The linger time of one producer.
 
-    work_clock, process_clock: processor time of the thread that calls this, and of the process with all its threads.
-    Compiled code of other threads, such as numpy's, can therefore make a process look busy that has a processor free.
-    Records then wait for a multiple of a time that is short.
+    usual:   `linger_ms` in seconds, greater than 0.
+    longest: Maximum linger time in seconds.
+    work_clock, process_clock: Processor time of the calling thread, and of all threads of the process.
+
+    Compiled code of other threads, for example numpy, can make a process look busy although a processor is idle.
+    Records then wait for a multiple of a short time, so the delay is small.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ log = logging.getLogger("kcodec.producer")
 
 
 def refuse_on_delivery(on_delivery: object) -> Never:
-    """Raise TypeError for what cannot be called, before the record is sent."""
+    """Raise TypeError if `on_delivery` cannot be called, before the record is sent."""
     raise TypeError(
         "on_delivery must be a function that takes the metadata and the error of the record, not "
         f"{on_delivery!r:.100} of type {type(on_delivery).__name__}"
@@ -27,9 +27,9 @@ def refuse_on_delivery(on_delivery: object) -> Never:
 
 
 def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable[[Callable[[], None]], None]) -> None:
-    """Call `on_delivery` once the record has ended, never in the caller of `send`.
+    """Call `on_delivery` when the record has ended, but never within the call of `send`.
 
-    post: runs a function on the I/O thread, or in the event loop. A record may have ended before this call.
+    post: Runs a function on the I/O thread, or in the event loop. The record may have ended before this call.
     """
     report = partial(_report, on_delivery)
     if delivery._register(report):

@@ -183,7 +183,8 @@ class ProducerSettings:
 
     acks:          0, 1 or -1 (all).
     linger:        Seconds after which the sender takes a batch that is not full.
-    retry_backoff: Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
+    retry_backoff: Function that returns the seconds before a repeat, from its number (from 0) and a random number below
+    1.
     """
 
     acks: int = -1
@@ -205,7 +206,7 @@ class ProducerSettings:
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig]:
-    """Return a producer's options and its client's from the given ones. Raise TypeError for an unknown one."""
+    """Return the options of the producer and those of its client. Raise TypeError for an unknown option."""
     left = dict(given)
     own = ProducerConfig.take(left)
     client = take_client_options(left, ProducerConfig.names(), "a producer")
@@ -214,7 +215,7 @@ def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig
 
 
 def buffer_full(options: ProducerConfig, why: str | None) -> BufferFullError:
-    """Return the error of a send that got no buffer space in time. why: the cause, if known."""
+    """Return the error of a send that got no buffer space in time. `why` is the cause, if known."""
     text = (
         f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({number_text(options.max_block_ms)})"
     )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batches of one partition that are not in flight, the sender's state of the partition, and the sequence probe.
 
-The sequence probe finds out how much was written when a broker has lost the state of a producer: it then responds to a
-repeat of a written batch with OUT_OF_ORDER_SEQUENCE_NUMBER. A broker recognizes a repeat of any of a producer's last
-five batches in a partition; after a restart only of the last one, as its log records no more. So with several batches
-written and no response, the response to a repeat of the earliest is that error, which also means "something before it
-is missing". Bumping the epoch on it, as Java's producer does, writes all of them a second time.
+A broker recognizes a repeat of any of the last five batches of a producer in a partition. After a restart, it
+recognizes only a repeat of the last batch, because its log contains no more. If several batches were written without a
+response, the broker then responds to a repeat of the earliest batch with OUT_OF_ORDER_SEQUENCE_NUMBER. This error also
+means that an earlier batch is missing. Java's producer bumps the epoch after this error, and writes all of these
+batches a second time. The sequence probe finds out which of them were written.
 
-Sequence numbers are contiguous, so one response distinguishes the two cases: the batches that may be written are sent
-again from the last one downwards, alone, with the same numbers and bytes. The first that is not rejected is the last
-one written, or the one after it, and all before it are in the log. If all are rejected, none of them is.
+The batches that may be written are sent again one by one, from the last one backwards, with the same numbers and bytes.
+Sequence numbers are contiguous. The first batch that the broker accepts is therefore the last one that was written, or
+the one after it, and all earlier batches are in the log. If all batches are rejected, none was written.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 class PartitionQueue(PartitionSlot):
     """The batches of a partition, oldest first.
 
-    User threads touch `open` and `batches`, under the accumulator's lock; the rest belongs to the I/O thread.
+    User threads use `open` and `batches`, under the accumulator's lock. All other attributes belong to the I/O thread.
 
-    open:          the last batch, if records may still be appended to it.
-    grown_bytes:   what `batches` may take beyond `batch_size`.
-    in_flight:     batches whose request is under way, oldest first.
-    identity, next_sequence:  what the next batch is numbered with; meaningless without an identity.
-    is_proved:     a batch was acknowledged since the identity, the leader or the topic changed, and nothing failed
-                   since: only then may a second batch follow before the response to the first one.
-    must_renumber: nothing is sent until nothing is in flight; then the kept batches get new numbers. Either because
-                   the identity must change (bump_from is the old one), or because a batch that was certainly not
-                   written failed, so that those behind it begin at its rollback_sequence.
-    lost:          identity and order of the last batch that failed although it may yet be written.
-    probe, refused: the batch that goes next although others are before it, and those that were refused before it.
-    node:          where its last batch went.
+    open:          The last batch, if records may still be appended to it.
+    grown_bytes:   Bytes by which `batches` may exceed `batch_size`.
+    in_flight:     Batches whose request is in flight, oldest first.
+    identity, next_sequence: Numbers of the next batch; meaningless without an identity.
+    is_proved:     Whether a batch was acknowledged since the identity, the leader or the topic changed, and nothing has
+                   failed since. Only then may a second batch be sent before the response to the first one.
+    must_renumber: Whether the kept batches get new numbers as soon as no request is in flight; until then, nothing is
+                   sent. Either the identity must change (`bump_from` is the old one), or a batch failed that was
+                   certainly not written, so that later batches begin at its `rollback_sequence`.
+    lost:          Identity and order of the last batch that failed although it may still be written.
+    probe, refused: The batch that a probe sends next, although it is not the first one, and the batches refused before.
+    node:          The broker to which its last batch was sent.
     """
 
     partition: TopicPartition
@@ -71,14 +71,15 @@ class PartitionQueue(PartitionSlot):
         return self.batches[0] if self.probe is None else self.probe
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Put a batch that is to be sent again in its old position."""
+        """Return a batch to its position in the queue, to be sent again."""
         at = 0
         while at < len(self.batches) and self.batches[at].order < batch.order:
             at += 1
         self.batches.insert(at, batch)
 
     def note_lost(self, batch: ProducerBatch) -> None:
-        """Note a batch that failed although it may yet be written: its sequence numbers are not used again."""
+        """Note a batch that failed although it may still be written, so that its sequence numbers are not used
+        again."""
         if not self.is_before_lost(batch):
             self.lost = batch.identity, batch.order
 
@@ -89,8 +90,8 @@ class PartitionQueue(PartitionSlot):
     # The sequence probe
 
     def begin_probe(self, first: ProducerBatch) -> bool:
-        """Start a probe after `first`, the earliest unfinished batch, may be written and was rejected as out of order.
-        Return whether there is a batch after it to probe with."""
+        """Start a probe. `first` is the earliest unfinished batch, which may be written and was rejected as out of
+        order. Return whether there is a later batch for the probe."""
         self.refused = [first]
         return self.lower_probe()
 
@@ -116,11 +117,11 @@ class PartitionQueue(PartitionSlot):
         self.probe, self.refused = None, []
 
     def take_proved(self, written: ProducerBatch) -> list[ProducerBatch]:
-        """Remove the batches before an acknowledged one that may be written: they are, as no broker that knows the
-        producer accepts a batch after a gap. Under the lock.
+        """Remove the batches before an acknowledged batch that may be written. They are written, because a broker that
+        knows the producer accepts no batch after a gap. The caller holds the lock.
 
-        If one of them was certainly not written, the broker had forgotten the producer and accepted the batch as its
-        first. Then nothing is proved.
+        If one of them was certainly not written, the broker had lost the state of the producer and accepted the batch
+        as the first one. Nothing is proved then.
         """
         earlier = [
             batch

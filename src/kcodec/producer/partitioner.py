@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random: Callable[[], float]) -> int:
     """Draw a partition from `available` (numbers of partitions), weighted by the length of its queue.
 
-    queue_sizes: waiting batches, where a larger one counts as several of `batch_size`; one entry for each of
-    `available`. The weight of a partition is the longest queue plus one, minus its own
+    queue_sizes: Number of waiting batches for each item of `available`. A larger batch counts as several of
+    `batch_size`.
+
+    The weight of a partition is the length of the longest queue plus one, minus the length of its own queue
     (BuiltInPartitioner.updatePartitionLoadStats).
     """
     most = max(queue_sizes) + 1
@@ -58,11 +60,14 @@ class WaitingRecord(NamedTuple):
 class TopicBuffer(TopicSlot):
     """A topic's queues by partition number, empty before its metadata is known, and the records that wait for it.
 
-    sticky_queue: the current partition of records without a key; it exists as soon as there are queues.
-    is_requested: whether the sender requested the metadata.
-    most_bytes: what a batch may grow to beyond `batch_size`, before compression: less than the topic has refused.
-    available: the partitions that have a leader; all if none has.
-    random: 0 <= random() < 1. Used under the accumulator's lock.
+    It is used under the accumulator's lock.
+
+    sticky_queue: Queue of the current partition for records without a key; None before there are queues.
+    is_requested: Whether the sender has requested the metadata.
+    most_bytes:   Maximum size before compression to which a batch may grow: less than the size that the topic
+                  has refused.
+    available:    Partitions that have a leader, or all partitions if none has.
+    random:       Function that returns a random number from 0 to below 1.
     """
 
     __slots__ = (
@@ -90,8 +95,8 @@ class TopicBuffer(TopicSlot):
     def update(self, has_leader: Sequence[bool]) -> None:
         """Apply the topic's metadata, one entry for each partition.
 
-        Fewer partitions than before belong to another topic of this name; batches for a partition that no longer exists
-        end at their deadline.
+        If there are fewer partitions than before, the topic was created again. Batches for a partition that no longer
+        exists end at their deadline.
         """
         is_new = not self.queues
         self.available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
@@ -102,7 +107,7 @@ class TopicBuffer(TopicSlot):
             self._change_sticky()
 
     def queue_for(self, key: Buffer | None, partition: int | None) -> PartitionQueue:
-        """Return the queue that a record goes to. Raise EncodeError if the topic does not have the partition, or if the
+        """Return the queue for a record. Raise EncodeError if the topic does not have the partition, or if the
         key is needed for the choice and is invalid."""
         if partition is None and self._key_partition is not None:
             partition = self._key_partition(key, len(self.queues))
@@ -125,7 +130,7 @@ class TopicBuffer(TopicSlot):
         )
 
     def batch_filled(self, queue: PartitionQueue, produced: int) -> None:
-        """Note that a batch of the partition got these bytes; choose another sticky partition if it is time."""
+        """Count bytes of a batch of the partition. Choose another sticky partition if it has received enough."""
         if queue is self.sticky_queue:
             self._sticky_bytes += produced
             if self._sticky_bytes >= self._sticky_limit and self.queues:
@@ -143,6 +148,6 @@ class TopicBuffer(TopicSlot):
 
 
 def _invalid_key(key: object) -> EncodeError:
-    """Return the error that the encoder raises for such a key."""
+    """Return the error that the encoder raises for an invalid key."""
     advice = ": encode it, as by .encode()" if isinstance(key, str) else ""
     return EncodeError(f"key must be bytes or None, not {type(key).__name__}{advice}", field="key", value=key)

@@ -30,7 +30,7 @@ class HashingAccumulator(Accumulator):
     """The buffer of a producer whose option `partitioner` names a hash that the compiled core does not have."""
 
     def __init__(self, settings: ProducerSettings, **others: Any) -> None:
-        # For the compiled core, keys without a partition do not decide: see `_chosen`.
+        # The compiled core must not choose a partition by the key: see `_chosen`.
         super().__init__(dataclasses.replace(settings, ignore_keys=True), **others)
         found = key_partition_of(settings.partitioner)
         assert found is not None
@@ -38,36 +38,37 @@ class HashingAccumulator(Accumulator):
         self._hashes_no_key = settings.partitioner in HASHES_NO_KEY
 
     def _chosen(self, topic: str, key: Buffer | None) -> int | None:
-        """Return the partition of a key. None if the topic is not known yet, the key is invalid, or the record goes
-        where those without a key go."""
+        """Return the partition of a key. Return None if the topic is not known yet, if the key is invalid, or if the
+        record goes to the partition for records without a key."""
         buffer = self.topics.get(topic)
         return self._key_partition(key, len(buffer.queues)) if buffer is not None and buffer.queues else None
 
     def append(self, topic: Any, key: Any, value: Any, headers: Any, partition: Any, timestamp: Any) -> Delivery | None:
-        """As `Accumulator.append`."""
+        """See `Accumulator.append`."""
         if partition is None and (key is not None or self._hashes_no_key):
             partition = self._chosen(topic, key)
         found: Delivery | None = super().append(topic, key, value, headers, partition, timestamp)
         return found
 
     def send(self, topic: Any, key: Any, value: Any, headers: Any, partition: Any, timestamp: Any) -> Delivery | None:
-        """As `Accumulator.send`."""
+        """See `Accumulator.send`."""
         if partition is None and (key is not None or self._hashes_no_key):
             partition = self._chosen(topic, key)
             if partition is None:
-                with self.lock:  # the topic must not become known meanwhile
+                with self.lock:  # the metadata of the topic must not arrive meanwhile
                     return self.append(topic, key, value, headers, None, timestamp)
         found: Delivery | None = super().send(topic, key, value, headers, partition, timestamp)
         return found
 
 
 def accumulator_of(settings: ProducerSettings) -> type[Accumulator]:
-    """Return the class of a producer's buffer."""
+    """Return the class of the buffer for the option `partitioner`."""
     return HashingAccumulator if key_partition_of(settings.partitioner) is not None else Accumulator
 
 
 def called_partition(function: PartitionFunction, topic: str, key: Any, count: int, available: Sequence[int]) -> int:
-    """Return what a function of the application chooses. Raise EncodeError if it is not a partition of the topic."""
+    """Return the partition that a function of the application chooses. Raise EncodeError if the topic does not have
+    it."""
     chosen = function(key, list(range(count)), list(available))
     number = as_integer(chosen)
     if number is None or not 0 <= number < count:
@@ -82,7 +83,8 @@ def called_partition(function: PartitionFunction, topic: str, key: Any, count: i
 def partitions_of_keys(
     settings: ProducerSettings, topic: str, keys: Iterable[Any], count: int, available: Sequence[int], default: int
 ) -> list[int]:
-    """Return the partition of each key of a table. default: for those that go where records without a key go."""
+    """Return the partition of each key of a table. Return `default` for keys that are treated as records without a
+    key."""
     if callable(settings.partitioner):
         return [called_partition(settings.partitioner, topic, key, count, available) for key in keys]
     key_partition = key_partition_of(settings.partitioner)

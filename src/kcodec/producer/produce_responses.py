@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handling of Produce responses: for each sent batch success, retry or failure.
+"""The handling of Produce responses: each batch succeeds, is retried, or fails.
 
 Source: Kafka's Sender.completeBatch and TransactionManager.handleFailedBatch, KIP-360 (epoch bump), KIP-467 (which
 records were rejected), KIP-951 (the new leader in the response), and the observed responses of brokers:
@@ -65,7 +65,11 @@ Ended = tuple[ProducerBatch, BatchOutcome]
 
 
 class ProduceResponses:
-    """See the module. in_flight: the partitions with batches in flight. on_end: called when batches have ended."""
+    """The handler of Produce responses; see the module.
+
+    in_flight: Partitions with batches in flight.
+    on_end:    Called when batches have ended.
+    """
 
     def __init__(
         self,
@@ -92,8 +96,8 @@ class ProduceResponses:
     # The response
 
     def on_no_response(self, sent: Sent, error: BaseException) -> None:
-        """Handle a request without a response. If it may have been sent, its batches may be written. Its
-        batches fail after an error that would occur again, such as that of a request that cannot be encoded."""
+        """Handle a request without a response. If it may have been sent, its batches may be written. If the same error
+        would occur again, for example because the request cannot be encoded, its batches fail."""
         self._jitter = self.random()
         if isinstance(error, TransportError) and error.possibly_sent:
             self.id_manager.on_no_response("Produce")
@@ -104,7 +108,8 @@ class ProduceResponses:
 
     def on_response(self, node: int, sent: Sent, reply: Reply | None) -> None:
         """Handle the response of a broker; None if acks is 0, as there is no response."""
-        # One for all its batches: refused together, they are sent again together, not in a request each.
+        # One pause for all batches of the response. Batches that are refused together are then sent again in one
+        # request.
         self._jitter = self.random()
         ended: list[Ended] = []
         # By topic and partition. The key is the integer of a topic id, because the hash of a UUID is a slow Python
@@ -153,7 +158,7 @@ class ProduceResponses:
             self.fail(queue, batch, error)
 
     def _land(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Note that its request has ended."""
+        """Note that the request of a batch has ended."""
         queue.in_flight.remove(batch)
         if not queue.in_flight:
             self.in_flight.pop(queue, None)
@@ -164,7 +169,7 @@ class ProduceResponses:
         queue.is_proved = True
         is_numbered = batch.base_sequence >= 0
         if is_numbered and queue.rollback_sequence >= 0 and _is_before(queue.rollback_sequence, batch.base_sequence):
-            queue.rollback_sequence = -1  # taken in spite of the gap: the broker had forgotten what was before
+            queue.rollback_sequence = -1  # accepted after a gap: the broker had lost the state of the producer
         if batch.outcome is None:
             last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if is_numbered else -1
             self.id_manager.on_success(queue.partition, batch.records_count, last)
@@ -182,20 +187,20 @@ class ProduceResponses:
         return [(written, BatchOutcome()) for written in proved]
 
     def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """End a probe: the batch can no longer show whether those before it are written."""
+        """End a probe, because the batch can no longer show whether earlier batches are written."""
         if queue.probe is batch:
             for other in (*queue.refused, *queue.batches):
                 other.is_fixed = other.is_fixed or other.uncertain
             queue.forget_probe()
 
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, result: Any, node: int) -> None:
-        """Handle an error code: retry, split, renumber or fail."""
+        """Handle the error code of a batch: retry, split, renumber or fail."""
         code = error_code(result.error_code)
         queue.is_proved = False
         batch.uncertain = batch.uncertain or code not in CERTAIN_CODES
         if code in STALE_METADATA_CODES:
             self._learn_leader(queue, code, result.current_leader)
-        if batch.is_done:  # it was past its deadline while the request was under way
+        if batch.is_done:  # its deadline passed while the request was in flight
             is_gap = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if not is_gap or queue.probe is not batch or not queue.lower_probe():
                 self._lose_probe(queue, batch)
@@ -223,8 +228,8 @@ class ProduceResponses:
         self.cluster.request_update(f"{queue.partition}: {code.name}")
 
     def _investigate_gap(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch | None:
-        """Return the batch to decide on after OUT_OF_ORDER_SEQUENCE_NUMBER; None: the error is expected, or probed
-        first."""
+        """Return the batch to decide on after OUT_OF_ORDER_SEQUENCE_NUMBER. Return None if the error is expected, or if
+        a probe must clarify it first."""
         unfinished = (*queue.in_flight, *list(queue.batches)[:1])
         is_earliest = not any(other.order < batch.order for other in unfinished)
         if queue.probe is batch:
@@ -241,7 +246,7 @@ class ProduceResponses:
         return batch
 
     def _decide(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode, error: BaseException) -> None:
-        """Handle an error about the producer."""
+        """Handle an error code that concerns the identity of the producer."""
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             found = self._investigate_gap(queue, batch)
             if found is None:
@@ -271,7 +276,7 @@ class ProduceResponses:
             self._put_back(queue, batch)
 
     def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
-        """Send again after a pause, if `retries` and the deadline allow it."""
+        """Send a batch again after a pause, if `retries` and the deadline allow it."""
         batch.last_error = error
         if batch.attempts > self.settings.retries:
             self.fail(queue, batch, error)
@@ -287,7 +292,7 @@ class ProduceResponses:
             self.accumulator.put_back(queue, batch)
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Split at least in halves, as `batch_size` alone would give the same batch again (Kafka:
+        """Split a batch at least into halves, because splitting by `batch_size` could give the same batch again (Kafka:
         ProducerBatch.split)."""
         most = max(min(self.settings.batch_size, batch.size_in_bytes // 2), 1)
         try:
@@ -305,7 +310,8 @@ class ProduceResponses:
             self.accumulator.limit_growth(batch.topic, (batch.raw_size or batch.size_in_bytes) // 2)
 
     def renumber(self, queue: PartitionQueue) -> bool:
-        """Renumber the kept batches when nothing is in flight; under the lock. Return False without a new identity."""
+        """Renumber the kept batches if nothing is in flight. Return False if there is no new identity. The caller holds
+        the lock."""
         identity = self.id_manager.current
         kept = [batch for batch in queue.batches if batch.is_numbered]
         if queue.bump_from is not None:
@@ -327,7 +333,7 @@ class ProduceResponses:
     # Endings
 
     def expire(self, queue: PartitionQueue | None, batch: ProducerBatch) -> None:
-        """End a batch at its deadline. The outcome of a request under way is then no longer reported."""
+        """End a batch at its deadline. The outcome of a request in flight is then no longer reported."""
         settings, topic = self.settings, batch.topic
         if queue is None:
             name, limit = "max_block_ms", settings.max_block
@@ -357,9 +363,9 @@ class ProduceResponses:
     def fail(
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
     ) -> None:
-        """Fail a batch for good and notify the manager, whether it was in a queue or not. Close the gap in the
-        partition's sequence numbers if that is safe: if nothing was written of the batch, nor of a failed one after it,
-        whose late copy could otherwise get the sequence number of a later batch."""
+        """Fail a batch, whether it is in a queue or not, and notify the manager. Close the gap in the sequence numbers
+        of the partition if this is safe: neither this batch nor a later failed batch may have been written. Otherwise a
+        late copy could take the sequence number of another batch."""
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight

@@ -32,7 +32,8 @@ class Reports:
         self._stalled_at = self._stalled_due = float("-inf")
 
     def look(self, now: float) -> float:
-        """Log what is due; return the time of the next call (infinity: not before the next event)."""
+        """Log the warnings that are due. Return the time of the next call, or infinity if only an event requires
+        one."""
         accumulator, failures = self._accumulator, self._accumulator.failures
         if failures is None or not failures.is_news:  # the usual case, in every round
             if not accumulator.unfinished:
@@ -73,7 +74,7 @@ class Reports:
 
 
 class CloseReport:
-    """The records that a close waits for, and what became of them. Called without the lock."""
+    """The records that a close waits for, and their outcome. Methods are called without the lock."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
@@ -118,9 +119,9 @@ def waiting_text(batches: Collection[ProducerBatch]) -> str:
 
 
 def log_lost(accumulator: Accumulator, producer_name: str, *, is_transaction_open: bool) -> None:
-    """Log what a producer that was not closed loses: unfinished records, those of an open transaction, and failures
-    whose error was not retrieved. Do not take the lock, as the garbage collector may call this in a thread that holds
-    it."""
+    """Log the losses of a producer that was not closed: unfinished records, records of an open transaction, and
+    failures whose error was not retrieved. Do not take the lock, because the garbage collector may call this in a
+    thread that holds it."""
     unfinished = list(accumulator.unfinished)
     if unfinished:
         log.warning(

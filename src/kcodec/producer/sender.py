@@ -7,12 +7,14 @@ event: a record, a response, metadata, an identity.
 
 These rules keep a partition in order and free of duplicates:
 
-- Batches are sent oldest first, and a batch to be repeated returns to its position before all that were never sent.
-- A numbered batch keeps identity, sequence number and bytes until it ends. A broker rejects all batches after a gap as
-  out of order, so the earliest unfinished one in flight shows what happened; the others are just sent again.
-- At most five numbered batches of a partition are in flight (a broker remembers five), and a second one only when the
-  partition `is_proved`: a partition that lost its state, or moved, accepts any sequence number as the first.
-- No batch is sent to a new leader while a response of the old one is outstanding.
+- Batches are sent oldest first. A batch to be repeated returns to its position, before all batches that were never
+sent.
+- A numbered batch keeps its identity, sequence number and bytes until it ends. A broker rejects all batches after a gap
+as out of order. Only the response to the earliest unfinished batch therefore shows what happened; the others are sent
+again.
+- At most five numbered batches of a partition are in flight, because a broker remembers five. A second one is sent only
+if the partition `is_proved`, because a leader without state accepts any sequence number as the first one.
+- No batch is sent to a new leader while a response of the old leader is outstanding.
 """
 
 from __future__ import annotations
@@ -51,8 +53,10 @@ _FOREVER = float("inf")
 class Sender:
     """The sender of one producer. All methods run on the I/O thread.
 
-    progress: set whenever batches end. urgent: the number of flushes that need everything sent without lingering.
-    responses: handles the responses. turn: of the I/O thread, if other threads send.
+    progress:  Set whenever batches end.
+    urgent:    Number of flushes during which records do not linger.
+    responses: The handler of the responses.
+    turn:      The turn of the I/O thread, if other threads send.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class Sender:
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """End the flow with an error. After a response that could not be handled, some batches would never end."""
+        """End the flow with an error, because a response could not be handled and some batches would never end."""
         self._failure = error
         self.wake()
 
@@ -113,8 +117,9 @@ class Sender:
             self._wake_for_more()
 
     def _wake_for_more(self) -> None:
-        """Start the next round, unless it would find nothing to do, such as after the last record of a transaction, or
-        of a caller that waits for each record. With `linger_ms`, records do not wake the sender: it needs a timer."""
+        """Start the next round, unless it would find nothing to do, for example after the last record of a transaction,
+        or if the caller waits for each record. With `linger_ms`, records do not wake the sender, so it needs a
+        timer."""
         accumulator = self.accumulator
         failures = accumulator.failures
         if not self._is_metadata_new and (failures is None or not failures.is_news):
@@ -129,8 +134,8 @@ class Sender:
         self.wake()
 
     def _looks_at(self) -> float | None:
-        """Return when the next round begins without an event, if that is soon enough for a record that comes now;
-        otherwise None."""
+        """Return the time at which the next round begins without an event, if that is early enough for a record that
+        arrives now; otherwise None."""
         now, when = self.clock(), self._signal.alarm_at
         return when if now < when <= now + self.settings.linger else None
 
@@ -143,15 +148,14 @@ class Sender:
         self.id_manager.changed.add_waiter(self._identity_changed)
         self._expect_more()
         now, accumulator = self.clock(), self.accumulator
-        # The lock may be held here. Without records, and with a look for them due soon, a round changes nothing.
+        # The lock may be held here. Without records, and if a round is due soon, a round changes nothing.
         is_soon = now < accumulator.next_look <= now + self.settings.linger
         if accumulator.unfinished or self._is_metadata_new or not is_soon:
             self.wake()
 
     def _expect_more(self) -> None:
-        """Look for records once more by the clock, as more often follow when batches or a transaction have ended. The
-        first of them then need not wake this thread, which would hold the interpreter's lock while the others are
-        appended."""
+        """Schedule another round, because records often follow when batches or a transaction have ended. The first of
+        these records then does not have to wake this thread, which would hold the GIL while the others are appended."""
         self._follow_until = self.clock() + self.settings.linger
 
     # The flow
@@ -175,14 +179,14 @@ class Sender:
             self.id_manager.changed.drop_waiter(self._identity_changed)
 
     def _take_turns(self, turn: IoTurn) -> None:
-        """Let threads that send step aside or not. Until a broker has acknowledged a batch, a partition has one in
-        flight at most. A transaction begins with that, so the broker would be idle while this thread waits for the
-        interpreter."""
+        """Choose whether threads that send yield to the I/O thread. Until a broker has acknowledged a batch, a
+        partition has at most one batch in flight. This is so at the beginning of a transaction, and the broker would be
+        idle while this thread waits for the GIL."""
         if self.id_manager.transactional_id is not None:
             turn.is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
 
     def _round(self) -> Flow[float]:
-        """Do what is due; return the seconds until something is due next."""
+        """Do the work that is due. Return the seconds until the next round."""
         now = self.clock()
         with self.accumulator.lock:
             self.accumulator.take_wake()
@@ -224,12 +228,13 @@ class Sender:
 
     @property
     def has_single_record(self) -> bool:
-        """Whether a caller seems to wait for each record: the last request had one, and nothing else is unfinished.
-        The record then goes out at once. In a round of the event loop it would wait for others that do not come."""
+        """Whether the caller seems to wait for each record: the last request had one record, and nothing else is
+        unfinished. The record is then sent immediately. In a round of the event loop, it would wait for records that do
+        not come."""
         return self._was_single and len(self.accumulator.unfinished) == 1 and not self.responses.in_flight
 
     def _produce(self, node: int, sent: Sent) -> StartCall:
-        """Return what sends one request with these batches, and handles its response."""
+        """Return a flow that sends one request with these batches, and handles its response."""
         request, lowest, highest = self._request(sent)
         # With acks=0 a record ends when it goes out, and each of those that follow would be alone.
         self._was_single = self.settings.acks != 0 and len(sent) == 1 and sent[0][1].records_count == 1
@@ -253,7 +258,8 @@ class Sender:
         return StartCall(Call(node, request, self.settings.request_timeout, lowest, highest, expects_reply), ended)
 
     def _request(self, sent: Sent) -> tuple[Any, int, int]:
-        """Return the request, its lowest and its highest version: one with names, if a topic's id is not known."""
+        """Return the request, its lowest and its highest version. If the id of a topic is unknown, the versions use
+        names."""
         topics: dict[str, Any] = {}
         highest = HIGHEST_VERSION
         for queue, batch in sent:
@@ -275,7 +281,7 @@ class Sender:
     # Topics
 
     def _learn_topic(self, buffer: TopicBuffer) -> Flow[None]:
-        """Obtain the metadata of a topic; records that wait for it fail with the broker's error."""
+        """Obtain the metadata of a topic. If this fails, records that wait for it fail with the same error."""
         while self.cluster.partitions(buffer.topic) is None:
             refused: list[tuple[ProducerBatch, BaseException]] = []
             try:
@@ -297,7 +303,7 @@ class Sender:
         self.wake()
 
     def take_up_metadata(self) -> None:
-        """Apply new partitions and leaders, or another topic of the same name."""
+        """Apply new partitions and leaders, also if a topic was created again."""
         failed: list[tuple[ProducerBatch, BaseException]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -317,7 +323,7 @@ class Sender:
     # Time
 
     def _expire(self, now: float) -> float:
-        """End batches past their deadline; return when to look at the deadlines again."""
+        """End batches whose deadline has passed. Return the time of the next deadline."""
         if not self.accumulator.unfinished:
             return _FOREVER
         if now < self._next_expiry:
@@ -350,11 +356,11 @@ class Sender:
     # Draining
 
     def _drain(self, now: float) -> tuple[dict[int, list[tuple[PartitionQueue, ProducerBatch]]], float, bool]:
-        """Return one request for each broker that can take one now, when the next batch will be due, and whether
-        another request may follow at once.
+        """Return one request for each broker that can accept one now, the time at which the next batch is due, and
+        whether another request may follow immediately.
 
-        If an open batch has lingered, its request takes those of other partitions that still linger, as with Java's
-        producer. Otherwise each partition would need a request of its own after each `linger`.
+        If an open batch has lingered, its request also takes batches of other partitions that still linger, as Java's
+        producer does. Otherwise each partition would need a separate request after each `linger`.
         """
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
@@ -430,8 +436,11 @@ class Sender:
         return bool(brokers)
 
     def _due(self, queue: PartitionQueue, now: float, *, is_awaited: bool = False) -> float:
-        """Return when the queue's first batch may go: `now` or earlier, later, or not before an event (infinity).
-        is_awaited: without lingering."""
+        """Return the time at which the first batch of the queue may be sent: `now` or earlier, later, or infinity if it
+        needs an event.
+
+        is_awaited: Whether the batch does not linger.
+        """
         if queue.must_renumber and (queue.in_flight or not self.responses.renumber(queue)):
             return _FOREVER
         batch = queue.next_batch
@@ -454,14 +463,14 @@ class Sender:
         return now
 
     def _is_hurried(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Return whether there is no reason to linger. For a full batch that can grow, a busy broker is one."""
+        """Return whether there is no reason to linger. A full batch that can grow lingers if the broker is busy."""
         if queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0:
             return True
         # Only requests to the present leader count, not those to a former one without a response.
         return batch.is_full and self._loads.get(self.cluster.leader(*queue.partition), 0) < BUSY_REQUESTS
 
     def _node_for(self, queue: PartitionQueue) -> int | None:
-        """Return the broker that the queue's next batch goes to; None: not now."""
+        """Return the broker for the next batch of the queue; None if it cannot be sent now."""
         node = self.cluster.leader(*queue.partition)
         if node is None:
             self.cluster.add_topics([queue.partition.topic])
@@ -475,7 +484,7 @@ class Sender:
         return node
 
     def _seal(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Number a batch that goes out for the first time, and make its bytes."""
+        """Number a batch that is sent for the first time, and encode it."""
         if queue.identity.producer_id >= 0 and not batch.is_numbered:
             batch.number(queue.identity, queue.next_sequence, self.id_manager.transactional_id is not None)
             batch.close()
@@ -486,7 +495,7 @@ class Sender:
     # Endings
 
     def fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
-        """Fail everything that is not in flight: records that wait for metadata, and batches, even those to be
+        """Fail all records that are not in flight: records that wait for metadata, and batches, including batches to be
         repeated."""
         failed: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
@@ -500,7 +509,7 @@ class Sender:
             self.responses.fail(queue_of, batch, error_of(batch))
 
     def fail_all(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
-        """Fail everything that has not ended, in flight or not."""
+        """Fail all records that have not ended, in flight or not."""
         self.fail_buffered(error_of)
         for queue in list(self.responses.in_flight):
             for batch in queue.in_flight:

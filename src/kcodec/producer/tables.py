@@ -29,7 +29,7 @@ TOO_LARGE = "record"
 
 
 class TableBatch(NamedTuple):
-    """One batch of a table. partition: ANY_PARTITION for rows that go wherever records without a key go."""
+    """One batch of a table. `partition` is ANY_PARTITION for rows that are treated as records without a key."""
 
     partition: int
     data: bytearray
@@ -45,11 +45,12 @@ def table_batches(
     default_partition: int = ANY_PARTITION,
     choose: ChooseOfKeys | None = None,
 ) -> Iterable[TableBatch]:
-    """Return the batches of a table for a topic with this number of partitions, rows of a partition in their order.
+    """Return the batches of a table for a topic with this number of partitions. The rows of a partition keep their
+    order.
 
     The partition of a row is its column `partition`, if that exists and is not null; otherwise `default_partition`, if
     set; otherwise that of its key, by `choose` or murmur2, unless `settings.ignore_keys`. Rows without any of these go
-    to ANY_PARTITION. timestamp: of rows without one. Raise EncodeError with the row, TypeError, ValueError.
+    to ANY_PARTITION. `timestamp` applies to rows without one. Raise EncodeError with the row, TypeError or ValueError.
 
     If the columns alone prove that every row is a valid record, batches are encoded one by one, as they are taken.
     Otherwise all are encoded before the first is returned, so that a table with an invalid row sends nothing.
@@ -66,7 +67,7 @@ def table_batches(
     except EncodeError as error:
         if error.field != TOO_LARGE:
             raise
-    # A record takes more than a batch usually does: as with `send`, max_request_size is what limits it.
+    # A record may be larger than a usual batch. As with `send`, max_request_size is its limit.
     try:
         return list(_encode_windows(table, rows, settings, timestamp, framing, settings.max_request_size))
     except EncodeError as error:
@@ -80,7 +81,7 @@ def table_batches(
 
 
 def _makes_records(table: pyarrow.Table, most: int) -> bool:
-    """Return whether each row certainly makes a record of at most this number of bytes."""
+    """Return whether each row certainly fits into a record of at most this number of bytes."""
     import pyarrow.compute as compute
 
     size = BATCH_OVERHEAD + RECORD_OVERHEAD
@@ -111,7 +112,7 @@ def _encode_windows(
     framing: str | None,
     most_bytes: int,
 ) -> Iterator[TableBatch]:
-    """Encode WINDOW_BYTES at a time, so that memory is reused, as encoded batches are soon sent and released."""
+    """Encode WINDOW_BYTES at a time. Encoded batches are soon sent and released, so their memory is reused."""
     names = [name for name in COLUMNS if name in table.column_names]
     step = max(WINDOW_BYTES * len(table) // max(table.nbytes, 1), 1)
     for start in range(0, len(table), step):
@@ -161,7 +162,7 @@ def _table(source: Any) -> pyarrow.Table:
 
 
 def _with_empty_nulls(views: pyarrow.Array) -> pyarrow.Array:
-    """Return an array of views, those of its null rows empty.
+    """Return an array of views in which the views of null rows are empty.
 
     pyarrow's cast reads the lengths of null rows, which it does not validate, and crashes on a negative one.
     """
@@ -199,7 +200,8 @@ def _check(table: pyarrow.Table) -> None:
 def _partitions_of(
     table: pyarrow.Table, count: int, ignore_keys: bool, default: int, choose: ChooseOfKeys | None
 ) -> numpy.ndarray[Any, Any] | None:
-    """Return the partition of each row, ANY_PARTITION where neither column nor key decides; None: for no row."""
+    """Return the partition of each row, or ANY_PARTITION if neither column nor key determines it. Return None if this
+    applies to all rows."""
     import numpy
 
     rows: numpy.ndarray[Any, Any] | None = None
@@ -225,7 +227,8 @@ def _partitions_of(
 def _by_partition(
     table: pyarrow.Table, rows: numpy.ndarray[Any, Any] | None
 ) -> Iterator[tuple[int, pyarrow.Table, numpy.ndarray[Any, Any] | None]]:
-    """Yield (partition, its rows, their numbers in the whole table); None: they are the whole table."""
+    """Yield each partition with its rows and their numbers in the whole table; None instead of the numbers for the
+    whole table."""
     import numpy
 
     if not len(table):

@@ -2,16 +2,16 @@
 """Bounded reads of partitions, from one offset to another, without a group: the flows of `read_topic` and
 `read_ranges`.
 
-One flow fetches each partition ahead of the caller: the batch headers of a response determine the next offset. A
-request names one partition and uses no session, so that an empty response has a meaning: there is no record between the
-requested offset and the end of the log. Ends are therefore exact even if the last records before them are gone
-(compaction). This is why `Fetcher` is not used: its sessions leave out unchanged partitions (KIP-227).
+One flow for each partition fetches ahead of the caller. The batch headers of a response determine the next offset. A
+request names one partition and uses no session. An empty response therefore means that there is no record between the
+requested offset and the end of the log, so ends are exact even if compaction has removed the last records before them.
+`Fetcher` is not used, because its sessions leave out unchanged partitions (KIP-227).
 
-`fetch_ahead_max_bytes` bounds the memory of responses that are not taken yet. A request reserves the size of its
-response until the response is taken, and waits in line if there is no free capacity. A response that claims more is
-rejected before it is received, and requested again with that size (a batch larger than `max_partition_fetch_bytes` is
-returned whole). One response may always be under way, however large. So memory does not depend on the length of a
-topic, the number of its partitions or the data that brokers send.
+`fetch_ahead_max_bytes` limits the memory of responses that are not taken yet. A request reserves the size of its
+response until the response is taken, and waits for its turn if there is no free capacity. A response that declares a
+larger size is rejected before it is received, and requested again with this size (brokers return the whole first batch
+even if it is larger than `max_partition_fetch_bytes`). One response of any size may always be in flight. Memory
+therefore does not depend on the length of a topic, the number of its partitions or the data that brokers send.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Offsets [start, end) of a partition; next_offset: after the last one that was delivered or skipped."""
+    """The offsets [start, end) of a partition. `next_offset` is the offset after the last one that was delivered or
+    skipped."""
 
     start: int
     end: int
@@ -80,8 +81,11 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeProgress:
-    """A range of `read_ranges`. next_offset: after the last offset that was delivered or skipped; lost: the number of
-    its offsets that are not in the log, so that none of their records can be delivered."""
+    """A range of `read_ranges`.
+
+    next_offset: Offset after the last one that was delivered or skipped.
+    lost:        Number of its offsets that are not in the log, so that their records cannot be delivered.
+    """
 
     range: OffsetRange
     next_offset: int
@@ -90,7 +94,7 @@ class RangeProgress:
 
 @dataclass(slots=True)
 class FetchedResponse:
-    """The response for one partition, to be decoded by its reader. position: the requested offset; the first batch may
+    """The response for one partition, which its reader decodes. `position` is the requested offset; the first batch may
     have records below it."""
 
     partition: PartitionRead
@@ -103,14 +107,14 @@ class FetchedResponse:
 
 @dataclass(slots=True, eq=False)
 class PartitionRead:
-    """The progress of one range: fetched up to `fetch_offset` (by the loop), delivered up to `next_offset` (by the
-    caller).
+    """The progress of one range: the loop has fetched up to `fetch_offset`, the caller has taken records up to
+    `next_offset`.
 
-    end:         the reading ends before this offset; lower than that of the range if the log ends before it.
-    topic_id:    of the topic; `is_id_certain` unless it comes from metadata that may be outdated.
-    undelivered: offset of the first record below `next_offset` that is decoded and that the caller has not got.
-    lost:        number of offsets of the range that are not in the log.
-    corruption:  the error that stopped the fetching, if headers cannot be read and the next batch is unknown.
+    end:         Offset at which the read ends: lower than that of the range if the log ends before it.
+    topic_id:    Id of the topic. `is_id_certain` is False if it comes from metadata that may be outdated.
+    undelivered: Offset of the first decoded record below `next_offset` that the caller has not received.
+    lost:        Number of offsets of the range that are not in the log.
+    corruption:  Error that stopped the fetching, because a header cannot be read and the next batch is unknown.
     """
 
     range: OffsetRange
@@ -146,24 +150,24 @@ class PartitionRead:
 
     @property
     def read_range(self) -> ReadRange:
-        """Return it in the form of read_topic."""
+        """Return the progress in the form of read_topic."""
         return ReadRange(self.range.start, self.range.end, self.delivered_offset)
 
     @property
     def progress(self) -> RangeProgress:
-        """Return it in the form of read_ranges."""
+        """Return the progress in the form of read_ranges."""
         return RangeProgress(self.range, self.delivered_offset, self.lost)
 
 
 class BoundedRead:
-    """Fetches ranges of partitions in parallel. The metadata of their topics is known.
+    """Fetches ranges of partitions in parallel. The metadata of their topics must be known.
 
-    ranges:     `partitions` has them in this order.
+    ranges:     The ranges; `partitions` has the same order.
     settings:   isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (maximum time
                 without progress in a partition), client_rack.
-    on_missing: the handling of offsets that are not in the log: "raise" an error with the bounds of the log, or "skip"
-                them, with a log message and a count. None: the bounds were checked before; an offset that is no longer
-                in the log is an error, and the read waits for an end that is not written yet.
+    on_missing: Handling of offsets that are not in the log: "raise" an error with the bounds of the log, or "skip"
+                them, with a log message and a count. With None, the bounds were checked before: an offset that is no
+                longer in the log is an error, and the read waits for an end that is not written yet.
     """
 
     def __init__(
@@ -213,7 +217,7 @@ class BoundedRead:
             self._tasks.append((yield from spawn(report, "broker report")))
 
     def stop(self) -> None:
-        """On the I/O loop: stop fetching; `next_response` raises TransportError if something was left."""
+        """On the I/O loop: stop fetching. `next_response` then raises TransportError if the read was not complete."""
         if self._left or self._responses:
             self._error = TransportError("the read was closed before it was complete")
         for task in self._tasks:
@@ -221,8 +225,8 @@ class BoundedRead:
         self._responses.clear()
 
     def next_response(self) -> Flow[FetchedResponse | None]:
-        """Return the next response, of any partition; None at the end. Raises the error that ended the reading, after
-        all responses before it."""
+        """Return the next response of any partition; None at the end. Raise the error that ended the read, after all
+        earlier responses."""
         while not self._responses:
             if self._error is not None:
                 raise self._error
@@ -270,7 +274,8 @@ class BoundedRead:
                 size = max(partition.fetch_bytes, self._large)
                 waiting_since = self.cluster.clock()
                 yield from self._take_space(size)
-                # Until it is this partition's turn its time does not run: the caller may be slow to take records.
+                # While this partition waits for its turn, its time limit does not run, because the caller may be slow
+                # to take records.
                 partition.deadline += self.cluster.clock() - waiting_since
                 partition.must_pause = True
                 response = yield from self._fetch(partition, size)
@@ -316,12 +321,12 @@ class BoundedRead:
         except AuthenticationError:
             raise
         except (TransportError, UnsupportedError) as error:
-            # A request that the deadline cut short says less than what the one before met.
+            # The error of a request that the deadline has cut short is less specific than the previous error.
             if partition.last_error is None or timeout >= self.settings.request_timeout:
                 partition.last_error = error
             cause = error.__cause__
             if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
-                partition.must_pause = self._large > 0  # not at once where it claims more each time
+                partition.must_pause = self._large > 0  # the size may grow each time
                 self._large = max(self._large, cause.claimed)
                 return None
             self.cluster.forget_leader(topic, number)
@@ -394,7 +399,8 @@ class BoundedRead:
         return FetchedResponse(partition, position, data, aborted, found.last_stable_offset)
 
     def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
-        """Handle an empty response: the end, if the log extends that far; otherwise the data is not written yet."""
+        """Handle an empty response: if the log extends to the end of the range, the read is complete. Otherwise, the
+        data is not written yet."""
         if limit >= partition.end:
             if partition.is_empty_once:
                 partition.fetch_offset = partition.end
@@ -438,8 +444,8 @@ class BoundedRead:
         )
 
     def _check_bounds(self, partition: PartitionRead) -> Flow[None]:
-        """Compare the rest of a range with the bounds of its log: raise OffsetOutOfRangeError if the log does not
-        contain all of it, or skip what it does not contain."""
+        """Compare the rest of a range with the bounds of its log. If the log does not contain all of it, raise
+        OffsetOutOfRangeError, or skip the missing offsets."""
         where = partition.topic_partition
         bounds = []
         for spec in ("earliest", "latest"):
@@ -478,7 +484,8 @@ class BoundedRead:
         log.warning("range %s: %d offsets are lost: %s", partition.range, lost, why)
 
     def skip_rest(self, partition: PartitionRead, error: BrokerError) -> None:
-        """Raise the error of a range whose topic no longer exists; skip the rest of it under on_missing="skip"."""
+        """Raise the error of a range whose topic no longer exists, or skip the rest of the range with
+        on_missing="skip"."""
         if self.on_missing != "skip":
             raise error
         self._count_lost(partition, partition.end - partition.fetch_offset, str(error))
@@ -558,9 +565,9 @@ def _of_partition(message: Any, number: int) -> Any:
 
 
 def behind(data: memoryview) -> tuple[int | None, int, DecodeError | None]:
-    """Return the offset after the last whole batch, its leader epoch, and the error in the header after it.
+    """Return the offset after the last complete batch, its leader epoch, and the error in the header after it.
 
-    Only headers are read. Return None if there is no whole batch.
+    Only headers are read. Return None if there is no complete batch.
     """
     found: Any = None
     corruption = None

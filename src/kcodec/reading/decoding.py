@@ -14,9 +14,9 @@ from kcodec.reading.bounded_read import FetchedResponse
 class RangeDecoder:
     """Decodes responses in the order in which they arrived.
 
-    max_rows:     maximum number of records in total, None: unlimited; `is_full` once they were returned.
-    spark_layout: as of `kcodec._fast.decode_fetch`.
-    counts:       of everything decoded so far.
+    max_rows:     Maximum number of records in total; None for no limit. `is_full` is True when they were returned.
+    spark_layout: See `kcodec._fast.decode_fetch`.
+    counts:       Counts of all records decoded so far.
     """
 
     def __init__(self, settings: ConsumerSettings, max_rows: int | None = None, spark_layout: bool = False) -> None:
@@ -63,8 +63,8 @@ class RangeDecoder:
     def _skipped(self, response: FetchedResponse, data: memoryview, corruption: DecodeError) -> memoryview | None:
         """Return the data after a corrupt batch, if it can be skipped. Set next_offset of the error.
 
-        The offset after the last batch of a response is only in its header, which may be corrupt, too. A batch that
-        follows is better evidence, and the core has searched for it.
+        The header of a corrupt batch contains the offset after it, but the header may be corrupt, too. A following
+        batch is better evidence, and the core has searched for one.
         """
         if corruption.position is None:
             return None
@@ -125,8 +125,8 @@ def _sum(one: Counts, more: Counts) -> Counts:
 
 
 def _end_aborted(aborted: list[tuple[int, int]], passed: memoryview, corrupt: RecordBatch) -> None:
-    """Remove the aborted transactions that ended before a corrupt batch, or with it: the following data is decoded
-    again, and they would make later transactions of their producers count as aborted."""
+    """Remove the aborted transactions that ended before or in a corrupt batch. The data after this batch is decoded
+    separately, and later transactions of their producers would otherwise count as aborted."""
     markers = [
         (batch.producer_id, record.offset)
         for batch in _fast.batches(passed)

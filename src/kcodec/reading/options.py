@@ -78,13 +78,13 @@ class ReadTopicConfig(OptionSet):
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfig]:
-    """Return the options of a read and of its client from the given ones. Raise TypeError for an unknown one."""
+    """Return the options of a read and those of its client. Raise TypeError for an unknown option."""
     left = dict(given)
     own = ReadTopicConfig.take(left)
     return own, take_client_config(left, "read_topic")
 
 
 def take_client_config(left: dict[str, Any], what: str) -> ClientConfig:
-    """Return the options of the client of `what`, given those that are not its own. Raise TypeError for an unknown
-    one."""
+    """Return the options of the client of `what`, from the options that `what` does not have itself. Raise TypeError
+    for an unknown option."""
     return take_client_options(left, ReadTopicConfig.names(), what)

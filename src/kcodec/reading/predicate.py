@@ -30,7 +30,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Records at [first, end) with timestamps in [from_ms, until_ms): what a predicate leaves of a partition."""
+    """The bounds that a predicate sets for a partition: offsets in [first, end), timestamps in [from_ms, until_ms)."""
 
     first: int = 0
     end: int = HIGHEST
@@ -68,7 +68,7 @@ NOTHING = Bounds(end=0)
 
 
 def bounds_of(predicate: polars.Expr, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
-    """Return partition -> its bounds."""
+    """Return the bounds of each partition."""
     numbers = list(partitions)
     try:
         node = json.loads(predicate.meta.serialize(format="json"))
@@ -167,12 +167,12 @@ def _column(node: Any) -> str | None:
 
 
 def _number(column: str, value: Any) -> tuple[int, bool] | None:
-    """Return a constant as an offset or in ms, and whether that is exact; None for other types."""
+    """Return a constant as an offset or in ms, and whether this value is exact; None for other types."""
     if column == "offset":
         return (value, True) if isinstance(value, int) and not isinstance(value, bool) else None
     if not isinstance(value, datetime.datetime):
         return None
-    # polars gives times of a zone with it, and those without one are UTC in its columns, too.
+    # polars times with a zone include it. Times without a zone are UTC, as in columns of polars.
     since = (value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)) - _EPOCH
     return since // _MILLISECOND, not since % _MILLISECOND
 
@@ -188,7 +188,7 @@ def _comparison(inside: Any) -> Bounds:
 
 
 def _compared(column: str, operator: str | None, value: int, is_whole: bool) -> Bounds:
-    """Return the bounds of column OPERATOR value; not is_whole: the constant is between value and value + 1."""
+    """Return the bounds of column OPERATOR value. Without `is_whole`, the constant is between value and value + 1."""
     above = value + 1
     if operator == "Gt":
         return _span(column, above, HIGHEST)

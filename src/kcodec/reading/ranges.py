@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The range of a topic to read: the meaning of `start` and `end` of `kcodec.read_topic`, and their offsets.
+"""The range of a topic to read: `start` and `end` of `kcodec.read_topic`, and the offsets that they stand for.
 
 A bound is "earliest" (the beginning of the log), "latest" (after the last record that a consumer gets: the last stable
 offset under read_committed, otherwise the high watermark), an offset, a negative number (that number of offsets before
@@ -35,7 +35,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 def bound_of(given: object, name: str) -> str | int | Timestamp:
     """Return a bound as it was given. Raise ValueError or TypeError if it is invalid."""
     if isinstance(given, Timestamp):
-        # A negative one would be a word for ListOffsets.
+        # A negative number would have a special meaning in ListOffsets.
         return Timestamp(checked_integer(f"{name}: the time in ms since 1970", given.ms, 0, INT64_MAX))
     if isinstance(given, datetime.datetime):
         if given.tzinfo is None:
@@ -61,7 +61,8 @@ def _as_time(offset: int) -> str:
 
 
 class TopicRange:
-    """The checked range of a topic; `resolve` gets its offsets from a cluster. partitions None: all."""
+    """The checked range of a topic. `resolve` gets its offsets from a cluster. If `partitions` is None, it has all
+    partitions."""
 
     def __init__(self, topic: str, partitions: Iterable[int] | None, start: RangeBounds, end: RangeBounds) -> None:
         if not isinstance(topic, str) or not topic:
@@ -74,7 +75,7 @@ class TopicRange:
         self._end = self._bounds(end, "end", "latest")
 
     def _bounds(self, given: RangeBounds, name: str, otherwise: str) -> dict[int | None, str | int | Timestamp]:
-        """Return partition -> bound; under None that of all others."""
+        """Return the bound of each partition; the key None stands for all others."""
         if not isinstance(given, Mapping):
             return {None: bound_of(given, name)}
         found: dict[int | None, str | int | Timestamp] = {None: otherwise}
@@ -90,7 +91,7 @@ class TopicRange:
         return found
 
     def resolve(self, context: CallContext, isolation_level: IsolationLevel) -> Flow[dict[int, tuple[int, int]]]:
-        """Return partition -> (start, end), in order; end is not below start.
+        """Return start and end of each partition, in order. The end is not below the start.
 
         Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION), OffsetOutOfRangeError for a start that is not in the log.
         """

@@ -108,7 +108,7 @@ def _filtered(
     has_empty_marker: bool,
     new_horizon: int,
 ) -> Buffer:
-    """Return what is left of a batch."""
+    """Return the batch with the retained records; empty if the batch is deleted."""
     if retention == BatchRetention.DELETE:
         return b""
     records = list(batch.records())
@@ -124,9 +124,10 @@ def _filtered(
 
 
 def _rewritten(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None) -> bytes:
-    """MemoryRecords.buildRetainedRecordsInto. Where the broker set the time, all records take it on.
+    """Rewrite a batch (MemoryRecords.buildRetainedRecordsInto). If the broker has set the timestamp, all records get
+    it.
 
-    Magic 0 and 1 become magic 2 on this occasion, from the first record left to the last.
+    Batches of magic 0 and 1 become magic 2, from the first retained record to the last.
     """
     is_current = batch.magic == 2
     is_stamped = batch.timestamp_type == TimestampType.LOG_APPEND_TIME
@@ -149,7 +150,8 @@ def _rewritten(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms:
 
 
 def _emptied(batch: RecordBatch) -> bytes:
-    """DefaultRecordBatch.writeEmptyHeader: whatever the fields hold stays, but for base_timestamp."""
+    """Return the header without records (DefaultRecordBatch.writeEmptyHeader). All fields except base_timestamp
+    stay."""
     if batch.magic != 2:
         reason = f"batch_retention RETAIN_EMPTY needs a batch of magic 2, not {batch.magic}"
         raise EncodeError(reason, field="batch_retention", value=BatchRetention.RETAIN_EMPTY)

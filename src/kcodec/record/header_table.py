@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kcodec._fast import RecordBatch
 
-# name -> numpy's type; Arrow's follow from it. Times are milliseconds since 1970, as integers; -1 means no time.
+# Type in numpy by name; the types in Arrow follow from it. Times are integers in ms since 1970; -1 means no time.
 FIELDS = {
     "position": "<i8",
     "size_in_bytes": "<i8",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-# Where the fields lie: the table is in _fast/codec/header.h.
+# Positions of the fields: see the table in _fast/codec/header.h.
 _BASE_OFFSET = 0
 _BATCH_LENGTH = 8
 _PARTITION_LEADER_EPOCH = 12
@@ -83,7 +83,7 @@ def _batch_at(buffer: Buffer, position: int) -> memoryview:
 
 
 def _number(field: str, value: int, least: int, most: int) -> int:
-    """`value` if it is a number between the two, both included."""
+    """Return `value` if it is a number between the bounds, both included. Raise EncodeError or TypeError otherwise."""
     number = as_integer(value)
     if number is None:
         raise TypeError(f"{field} must be an int, not {type(value).__name__}")
@@ -93,7 +93,8 @@ def _number(field: str, value: int, least: int, most: int) -> int:
 
 
 def _attributes(batch: memoryview) -> int:
-    """Return the attribute bits that have a meaning: Kafka's writer sets the rest to 0 whenever it writes the field."""
+    """Return the attribute bits that have a meaning. Kafka's writer sets all other bits to 0 when it writes the
+    field."""
     attributes: int = struct.unpack_from(">h", batch, _ATTRIBUTES)[0]
     compression = attributes & _COMPRESSION
     if compression > _HIGHEST_COMPRESSION:

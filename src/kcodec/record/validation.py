@@ -5,12 +5,12 @@
 
 The order of the checks is Kafka's, as the first that fails determines the error code: those of the request (KafkaApis,
 ProduceRequest.validateRecords), of the bytes (UnifiedLog.analyzeAndValidateRecords), of the batch and its records
-(LogValidator), and of the rewriting that a leader may have to do (MemoryRecordsBuilder). They are measured with the
-classes of Kafka 4.3. Some are more lenient than expected, and so is this module: a topic of CreateTime accepts a batch
+(LogValidator), and of the rewriting that a leader may have to do (MemoryRecordsBuilder). The tests compare them with
+Kafka's classes. Some are more lenient than expected, and so is this module: a topic of CreateTime accepts a batch
 with LogAppendTime, and offsets in an uncompressed batch are not checked.
 
-Not checked is what depends on the log: sequence numbers and epochs against those before, and an open transaction. The
-size of a batch that the leader compresses again is not checked either.
+Checks that depend on the log are left out: sequence numbers and epochs compared with earlier ones, and open
+transactions. The size of a batch that the leader compresses again is not checked either.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ DEFAULT_SEGMENT_BYTES = 1 << 30
 DEFAULT_BEFORE_MAX_MS = (1 << 63) - 1
 DEFAULT_AFTER_MAX_MS = 3_600_000
 
-LATEST_API_VERSION = 13  # of Produce in Kafka 4.3
-_LEAST_API_VERSION = 3  # the first that carries magic 2; those below are gone from Kafka 4
+LATEST_API_VERSION = 13  # the latest version of Produce in Kafka
+_LEAST_API_VERSION = 3  # the first one with magic 2; Kafka 4 does not support lower versions
 _LEAST_ZSTD_API_VERSION = 7
 _HEADER_BYTES = 61
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -56,7 +56,7 @@ _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
 class _Rules:
-    """A topic's settings and a request's fields, checked."""
+    """The settings of a topic and the fields of a request, already checked."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ def validate(
 
 
 def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits) -> RecordBatch | None:
-    """Return the one batch of the request's partition; None where a coordinator writes none."""
+    """Return the only batch of the partition in the request; None if a coordinator writes none."""
     if isinstance(data, RecordBatch):
         walk = iter([data])
     else:
@@ -208,7 +208,7 @@ def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits)
 
 
 def _walk(data: Buffer, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """Return the batches, as a leader's walk over them finds them."""
+    """Return the batches that the walk of a leader finds."""
     try:
         yield from batches(data, limits=limits)
     except LimitExceededError:
@@ -242,7 +242,7 @@ def _check_compression(batch: RecordBatch) -> None:
 
 
 def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
-    """UnifiedLog.analyzeAndValidateRecords."""
+    """Check the bytes (UnifiedLog.analyzeAndValidateRecords)."""
     if rules.is_client and batch.base_offset != 0:
         reason = f"base_offset {batch.base_offset} must be 0: the leader assigns offsets (set_base_offset)"
         raise _refused(ErrorCode.INVALID_RECORD, reason, batch)
@@ -260,7 +260,7 @@ def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
 
 
 def _check_batch(batch: RecordBatch) -> None:
-    """LogValidator.validateBatch, of a client's batch."""
+    """Check the batch of a client (LogValidator.validateBatch)."""
     reason = None
     if batch.last_offset_delta < 0:
         reason = f"last_offset_delta {batch.last_offset_delta} is negative"
@@ -304,7 +304,8 @@ def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
 
 
 def _corruption_code(batch: RecordBatch, error: DecodeError, is_stream_fault: bool) -> ErrorCode:
-    """Of a corrupt stream it depends on whether Kafka's decompressor or its reader of records stumbles first."""
+    """Return the error code for a corrupt stream. It depends on whether Kafka's decompressor or its record reader fails
+    first."""
     if is_stream_fault:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     is_overlong = error.reason.startswith("record_length is a varint of more")
@@ -333,10 +334,10 @@ def _listed(indexes: tuple[int, ...]) -> str:
 
 
 def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> bool:
-    """Return whether the leader rewrites the batch, as the topic uses another codec.
+    """Return whether the leader rewrites the batch because the topic uses another codec.
 
-    Offsets other than 0, 1, 2 ... in a compressed batch would be another reason, but Kafka has not kept keys and values
-    at that point, and responds with an error.
+    Other offsets than 0, 1, 2 ... in a compressed batch would be another reason. Kafka does not have keys and values at
+    this point, and responds with an error.
     """
     source = batch.compression
     target = source if rules.target is None else Compression.NONE if rules.target == "uncompressed" else rules.target
@@ -353,7 +354,8 @@ def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> boo
 
 
 def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None:
-    """Check the last steps before the log: the leader's writer, the segment, and what producer state requires."""
+    """Check the last steps before the append: the leader's writer, the segment, and the requirements of the producer
+    state."""
     if is_rewritten and not _is_producer_writable(batch):
         reason = "the leader would have to rewrite the batch, which its producer fields do not allow"
         raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason, batch)
@@ -365,7 +367,7 @@ def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None
 
 
 def _is_producer_writable(batch: RecordBatch) -> bool:
-    """MemoryRecordsBuilder.validateProducerState."""
+    """Return whether the leader can write the producer fields (MemoryRecordsBuilder.validateProducerState)."""
     if batch.producer_id == NO_PRODUCER_ID:
         return not batch.is_transactional
     has_sequence = batch.base_sequence >= 0 or batch.is_control_batch

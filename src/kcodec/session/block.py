@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of a group transact session, from its begin to its end: what it has read, and whether a rebalance
-prevents its commit.
+"""One transaction of a group transact session: the positions that it has read, and whether a rebalance prevents its
+commit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kcodec.transactions.transaction import ProducerTransaction
 
 
 class Start(NamedTuple):
-    """Where a transaction began to read a partition. state: that of its assignment; another assignment has its own
-    start."""
+    """The position at which a transaction began to read a partition. `state` is that of the assignment; after another
+    assignment of the partition, there is another start."""
 
     state: PartitionState
     offset: int
@@ -27,14 +27,16 @@ class Start(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SessionBlock:
-    """See the module. Its attributes change on the loop's thread, or by the block's caller.
+    """One transaction; see the module. Its attributes are changed on the loop's thread, or by the caller.
 
-    failed:     why it can only be aborted: a rebalance revoked what it had read. No error is raised for it.
-    has_read:   poll returned records; is_reading: poll may be about to.
-    has_sent:   something was sent, which may depend on the assignment of that time.
-    is_ending:  its end has begun, or is complete: it polls and sends no more.
-    is_gone:    returns whether the call that begins it was interrupted before it returned, so that nothing will end it.
-    starts:     where it began to read each partition.
+    failed:     Reason why it can only be aborted: a rebalance revoked partitions that it has read. No error is raised.
+    has_read:   Whether poll has returned records.
+    is_reading: Whether poll may be about to return records.
+    has_sent:   Whether something was sent, which may depend on the assignment at that time.
+    is_ending:  Whether its end has begun or is complete. It polls and sends no more.
+    is_gone:    Returns whether the call that begins it was interrupted before it returned, so that no caller will end
+                it.
+    starts:     Positions at which it began to read each partition.
     """
 
     transaction: ProducerTransaction
@@ -48,12 +50,12 @@ class SessionBlock:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was done in it, so that a revoked partition does not affect it."""
+        """Whether it has read and sent nothing, so that a revoked partition does not affect it."""
         return not (self.has_read or self.is_reading or self.has_sent)
 
     @property
     def committed(self) -> bool | None:
-        """True, False, or None: still open, or there was no response to EndTxn and the outcome is unknown."""
+        """True, False, or None if it is open, or if EndTxn got no response and the outcome is unknown."""
         return self.transaction.committed
 
     def fail(self, why: str) -> None:
@@ -79,8 +81,8 @@ class SessionBlock:
                 self.starts[name] = Start(state, state.position, state.position_epoch)
 
     def moved(self, partitions: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Under the assignment's lock: return the positions that this transaction has moved, in the form to commit. A
-        partition whose position is unknown fails the transaction, as there is no offset for what it read there."""
+        """Under the assignment's lock: return the positions that this transaction has moved, for the commit. If a
+        position is unknown, the transaction fails, because there is no offset for the records that it has read."""
         found = {}
         for name, start in self.starts.items():
             state = start.state

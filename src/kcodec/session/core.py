@@ -2,12 +2,13 @@
 """Consume, transform and produce as one: the flows of a group transact session, which controls both the consumer and
 the producer (franz-go: GroupTransactSession; Kafka: KIP-98, KIP-447).
 
-What a transaction has read is committed with what it has written, or neither is. A rebalance never raises an error in a
-transaction. If it revokes partitions that the transaction has read, the commit is prevented: the end aborts and rewinds
-to the begin of the transaction. The end itself is in `kcodec.session.end`.
+The offsets that a transaction has read and the records that it has written are committed together, or neither is. A
+rebalance never raises an error in a transaction. If it revokes partitions that the transaction has read, the commit is
+prevented: the end aborts the transaction and rewinds to its begin (`kcodec.session.end`).
 
-Outside a transaction nothing is read, so a rebalance is harmless there. During a transaction the rebalance waits until
-the transaction has ended, or polls again (as Java's rejoins are part of poll), or has not done anything yet.
+Outside a transaction nothing is read, so a rebalance has no effect there. During a transaction, the rebalance waits
+until the transaction has ended or polls again (in Java, too, rejoins are part of poll). If the transaction has not read
+or sent anything yet, the rebalance does not wait.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ log = logging.getLogger("kcodec.session")
 
 
 class GroupSession:
-    """See the module. It is the RebalanceHandler of its consumer.
+    """The flows of a group transact session; see the module. It is the RebalanceHandler of its consumer.
 
-    block:     the current transaction, its end included.
-    end_lock:  held from before EndTxn to its response, and while partitions are revoked, so that neither happens
-               between the steps of the other.
-    is_rebalancing: nothing is delivered until the rebalance that has begun is complete.
-    is_safe:   the timeouts were checked with the brokers of this cluster.
-    is_rewind_due:  the outcome of a transaction is unknown: continue at the committed offsets, once a new epoch ensures
-               that they are final.
+    block:     The current transaction, until its end is complete.
+    end_lock:  Held from before EndTxn to its response, and while partitions are revoked, so that these do not
+               interleave.
+    is_rebalancing: Whether a rebalance has begun. Until it is complete, nothing is delivered.
+    is_safe:   Whether the timeouts were checked with the brokers of this cluster.
+    is_rewind_due: Whether the outcome of a transaction is unknown. The session then continues at the committed offsets,
+                   as soon as a new epoch ensures that they are final.
     """
 
     def __init__(self, manager: TransactionManager, times: SessionTimes, group_id: str) -> None:
@@ -92,17 +93,18 @@ class GroupSession:
 
     @property
     def knows_generations(self) -> bool:
-        """Return whether the group's coordinator supports generations with offsets and reports pending ones (KIP-447),
-        by the versions that it supports, not by a response that may never arrive."""
+        """Return whether the group's coordinator checks the generation of a commit and reports pending offsets
+        (KIP-447). This is known from its API versions, not from a response, which may never arrive."""
         return has_kip447(self.manager.cluster, self.group_id)
 
     # Begin
 
     def begin(self, timeout: float | None = None, is_gone: Callable[[], bool] = lambda: False) -> Flow[SessionBlock]:
-        """Begin a transaction, after InitProducerId if necessary. timeout: seconds; max_block by default.
+        """Begin a transaction, after InitProducerId if necessary. `timeout` is in seconds, `max_block` by default.
 
-        is_gone: returns whether the caller was interrupted and does not know that the transaction has begun.
-        Raises as TransactionManager.begin; ValueError if the timeouts are not safe with this broker.
+        is_gone: Returns whether the caller was interrupted and does not know that the transaction has begun.
+
+        Raise the errors of TransactionManager.begin, or ValueError if the timeouts are not safe with this broker.
         """
         self.check_idle()
         deadline = self.clock() + (self.manager.max_block if timeout is None else timeout)
@@ -145,7 +147,8 @@ class GroupSession:
     def check_idle(self) -> None:
         """Raise TransactionStateError while a transaction is open."""
         if self.block is not None and self.block.is_gone():
-            # Nothing was done in it. The caller's thread may be here, and signals belong to the loop's.
+            # Nothing was read or sent in it. This may be the caller's thread, but signals must be set on the loop's
+            # thread.
             self.manager.abandon(self.block.transaction)
             self.block = None
             self.consumer.assignment.post(self.changed.set)
@@ -160,8 +163,7 @@ class GroupSession:
             raise error
 
     def check_times(self, deadline: float) -> Flow[None]:
-        """With a broker without KIP-447, once: raise ValueError if the timeouts are not safe, and log a warning if they
-        are."""
+        """With a broker without KIP-447, raise ValueError if the timeouts are not safe. Otherwise log one warning."""
         if self._are_times_checked:
             return
         if self.times.session is None:
@@ -172,7 +174,7 @@ class GroupSession:
         self._are_times_checked = True
 
     def _rewind_to_committed(self, deadline: float) -> Flow[None]:
-        """Continue at the committed offsets after an unknown outcome, as they show the outcome."""
+        """Continue at the committed offsets after an unknown outcome, because they show the outcome."""
         assert self.consumer.committed_offsets is not None
         uncertain = self._uncertain
         assignment = self.consumer.assignment
@@ -206,12 +208,12 @@ class GroupSession:
 
     @property
     def waits_in_flow(self) -> bool:
-        """Any thread: as `ConsumerCore.waits_in_flow`."""
+        """Any thread: see `ConsumerCore.waits_in_flow`."""
         return self.is_rebalancing or self.consumer.waits_in_flow
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
-        """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is awaited.
-        The wait ends with the transaction."""
+        """Wait as part of a poll, as `ConsumerCore.wait_for_work` does. If a rebalance waits for the poll, let it
+        continue, and wait for its end. The wait ends when the transaction ends."""
         block = self.block
         deadline = self.clock() + timeout
         self._polls += 1
@@ -246,8 +248,8 @@ class GroupSession:
         return frozenset(self.consumer.assignment.partitions)
 
     def until_polled(self) -> Flow[None]:
-        """Before a rejoin, wait until no transaction is using what it has read, or it polls, as in Java, where a rejoin
-        is part of poll. From here on nothing is delivered until the rebalance is complete."""
+        """Before a rejoin, wait until no transaction uses records that it has read, or until it polls. In Java, too, a
+        rejoin is part of poll. From here on, nothing is delivered until the rebalance is complete."""
         with self.consumer.assignment.lock:
             self.is_rebalancing = True
         self.consumer.wake.set()
@@ -267,9 +269,9 @@ class GroupSession:
         return block is None or block.failed is not None or block.is_fresh
 
     def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
-        """Revoke these partitions, when `until_polled` allows it. A session commits nothing here, so the deadline is
-        that of the caller, which cancels this. It waits while EndTxn is under way, and without KIP-447 a little
-        longer."""
+        """Revoke these partitions, when `until_polled` allows it. Wait while EndTxn is in flight, and a little longer
+        without KIP-447. A session commits nothing here, so it does not need the deadline; the caller cancels this
+        flow."""
         going = frozenset(partitions) & self.owned
         if not going:
             return
@@ -325,7 +327,7 @@ class GroupSession:
     # For the end
 
     def rewind(self, block: SessionBlock) -> None:
-        """Return to where the transaction began, and drop what was fetched."""
+        """Return to the positions at the begin of the transaction, and drop fetched records."""
         assignment = self.consumer.assignment
         moved = []
         for name, start in block.starts.items():
@@ -337,15 +339,15 @@ class GroupSession:
         self.consumer.fetcher.drop(moved)
 
     def rewind_later(self, block: SessionBlock) -> None:
-        """Note that the outcome is unknown. Without a committed offset the session continues where the transaction
-        began."""
+        """Note that the outcome is unknown. For a partition without a committed offset, the session continues where the
+        transaction began."""
         self.is_rewind_due = True
         self._uncertain = {
             name: OffsetAndMetadata(start.offset, "", start.leader_epoch) for name, start in block.starts.items()
         }
 
     def leave(self, block: SessionBlock) -> None:
-        """Note that the transaction is complete, whatever its outcome; what waited for its end continues."""
+        """Note that the transaction is complete, whatever its outcome. Flows that waited for its end continue."""
         if self.block is block:
             self.block = None
             self._note_end(block)
@@ -354,8 +356,9 @@ class GroupSession:
         self.consumer.wake.set()  # a poll of another task ends, too
 
     def _note_end(self, block: SessionBlock) -> None:
-        """Note the end of a transaction. If a rebalance or the group's coordinator prevents the commit, the transaction
-        is aborted without an error, and its records are read again at once. After several in a row, the next waits."""
+        """Note the end of a transaction. If a rebalance or the group's coordinator prevented the commit, the
+        transaction is aborted without an error, and its records are read again immediately. After several such aborts
+        in a row, the next transaction waits."""
         if block.failed is None:
             self._aborts = 0
             return
@@ -363,7 +366,7 @@ class GroupSession:
         if self._aborts > 1:
             cluster = self.manager.cluster
             self._not_before = self.clock() + cluster.times.backoff(self._aborts - 2, cluster.random.random())
-        if self._aborts >= MANY_ABORTS and self._aborts.bit_count() == 1:  # rarely, as it may go on for long
+        if self._aborts >= MANY_ABORTS and self._aborts.bit_count() == 1:  # at growing intervals
             log.warning(
                 "group %s: %d transactions in a row were aborted, and their records are read again; last reason: %s",
                 self.group_id,
@@ -372,7 +375,7 @@ class GroupSession:
             )
 
     def check_membership(self) -> Flow[None]:
-        """Let the membership check its state in the background, as the coordinator no longer knows this member."""
+        """Let the membership check its state in the background, because the coordinator no longer knows this member."""
         membership = self.consumer.membership
         if membership is not None:
             yield from spawn(_check_membership(membership, self.times.request), "membership check")

@@ -4,10 +4,10 @@
     flush -> TxnOffsetCommit (generation, member, instance) -> forced heartbeat -> lock -> decide -> EndTxn -> positions
     -> unlock
 
-While the lock is held no partition is revoked, so no other member begins before the outcome of the transaction is
-known. TxnOffsetCommit does not interleave with a rebalance of this member (the membership's lock), otherwise it could
-combine the generation of one assignment with the offsets of another. A transaction that has read nothing sends its
-EndTxn at once: there are no offsets to protect.
+While the lock is held, no partition is revoked, so no other member begins before the outcome of the transaction is
+known. The membership's lock prevents that TxnOffsetCommit interleaves with a rebalance of this member: it could
+otherwise combine the generation of one assignment with the offsets of another. A transaction that has read nothing
+sends EndTxn immediately, because there are no offsets to protect.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ class SessionEnd:
         self._is_locked = False
 
     def run(self, *, is_commit: bool, error: BaseException | None = None) -> Flow[None]:
-        """End it. error: the exception that left its block; errors of the abort are added to it as a note.
+        """End the transaction. `error` is the exception that ended its block; errors of the abort are added to it as a
+        note.
 
-        Raises AbortableTransactionError and its subclasses (not for a rebalance), ProducerFencedError,
-        UnknownOutcomeError, DeliveryTimeoutError when the commit was not sent in time.
+        Raise AbortableTransactionError and its subclasses (not for a rebalance), ProducerFencedError,
+        UnknownOutcomeError, or DeliveryTimeoutError if the commit was not sent in time.
         """
         block = self.block
         if block.is_ending:
@@ -65,14 +66,14 @@ class SessionEnd:
             self._leave()
 
     def _leave(self) -> None:
-        """Clean up on every way out, also after a cancelled call."""
+        """Clean up, whatever ended the flow, including a cancellation."""
         session, block = self.session, self.block
         try:
             if not block.committed:
                 if block.transaction.is_commit_unconfirmed and block.committed is None:
                     session.rewind_later(block)
                 else:
-                    block.transaction.committed = False  # whatever became of the abort
+                    block.transaction.committed = False  # whatever the outcome of the abort
                     session.rewind(block)
         finally:
             try:
@@ -83,8 +84,8 @@ class SessionEnd:
     # Commit
 
     def _commit(self) -> Flow[BaseException | None]:
-        """Commit, if that is still possible. Return the error to raise after the abort; None for a rebalance, and after
-        a commit."""
+        """Commit, if this is still possible. Return the error to raise after an abort; None after a commit, or after an
+        abort because of a rebalance."""
         session, block, manager = self.session, self.block, self.manager
         offsets: Offsets = {}
         beat = Heartbeat.OK
@@ -125,8 +126,8 @@ class SessionEnd:
             yield from records.flush(self._left())
 
     def _send_offsets(self, offsets: Offsets) -> Flow[None]:
-        """Send TxnOffsetCommit; this member sends no join or sync between the choice of its generation and the
-        response."""
+        """Send TxnOffsetCommit. From the choice of the generation to the response, this member sends no JoinGroup or
+        SyncGroup."""
         membership = self.session.consumer.membership
         if membership is None:
             self.block.fail("the group was left while it was open")
@@ -146,7 +147,7 @@ class SessionEnd:
     def _request_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
         highest = HIGHEST_VERSION
         if not self.session.knows_generations:
-            # The versions below have no member id: the last commit wins.
+            # Lower versions have no member id, so the last commit is valid.
             yield from self.session.check_times(self.deadline)
             group, highest = ConsumerGroupMetadata(group.group_id), GENERATION_VERSION - 1
         try:
@@ -158,8 +159,8 @@ class SessionEnd:
             yield from self.session.check_membership()
 
     def _heartbeat(self) -> Flow[Heartbeat]:
-        """Check with the coordinator whether this is still a member. It ends with the response, the loss of what was
-        read, or the deadline; a close cancels it."""
+        """Check with the coordinator whether this is still a member. This ends with the response, with the loss of
+        partitions that were read, or at the deadline. A close cancels it."""
         session = self.session
         membership = session.consumer.membership
         if membership is None:
@@ -182,7 +183,7 @@ class SessionEnd:
         return task.result or Heartbeat.UNKNOWN
 
     def _lock(self) -> Flow[None]:
-        """Take the lock: from here on no partition is revoked."""
+        """Take the lock. From here on, no partition is revoked."""
         self._is_locked = yield from self.session.end_lock.acquire(self._left())
         if not self._is_locked:
             self.block.fail("a rebalance was under way at the deadline")
@@ -193,8 +194,8 @@ class SessionEnd:
             self.session.end_lock.release()
 
     def _decide(self, beat: Heartbeat) -> bool:
-        """Return whether to commit; OK also means that no check was necessary. Without generations a rebalance that has
-        begun may end before the markers are written, so only a plain OK counts."""
+        """Return whether to commit. OK also means that no check was necessary. Without KIP-447, a rebalance that has
+        begun may end before the markers are written, so only OK permits the commit."""
         if not self._may_go_on():
             return False
         if beat is Heartbeat.OK or (beat in STILL_MEMBER and self.session.knows_generations):
@@ -203,8 +204,8 @@ class SessionEnd:
         return False
 
     def _wait_for_markers(self) -> Flow[None]:
-        """Wait for the markers after a commit. Without KIP-447 the next owner of a partition does not wait for them, so
-        it is not given away before they are written. Only the next end waits for this."""
+        """Wait for the markers after a commit. Without KIP-447, the next owner of a partition does not wait for them,
+        so this member must not release the partition before they are written. Only the next end waits for this."""
         if self._is_locked and not self.session.knows_generations:
             self._is_locked = False
             yield from spawn(self._unlock_later(), "markers")
@@ -218,8 +219,8 @@ class SessionEnd:
     # Abort
 
     def _abort(self, error: BaseException | None) -> Flow[None]:
-        """Abort the open transaction within the time that the commit has left. If that is not confirmed, the next begin
-        aborts it; an error is raised only if the producer is no longer usable."""
+        """Abort the open transaction within the time that the commit has left. If the abort is not confirmed, the next
+        begin aborts it. Raise an error only if the producer is no longer usable."""
         manager, transaction = self.manager, self.block.transaction
         if manager.open is not transaction or manager.state not in TO_ABORT:
             if manager.state is State.FATAL_ERROR and error is None and manager.kept_error is not None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session timeout of a member in a KIP-848 group: a setting of the group, otherwise of the broker.
 
-In this protocol clients do not name a session timeout. A transaction that must end before the partitions of its member
-go to another one needs it. So it is requested by DescribeConfigs of the group, to which brokers add their defaults, or,
-if that is not allowed or not supported, of the group's coordinator.
+In this protocol, requests contain no session timeout. The client needs it for a transaction that must end before
+another member gets the partitions. It is therefore requested by DescribeConfigs of the group, whose response includes
+the defaults of the broker. If this is not permitted or not supported, DescribeConfigs of the group's coordinator is
+used.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ _BROKER_PREFIX = "group."
 
 @dataclass(frozen=True, slots=True)
 class GroupSessionTimeout:
-    """The timeout in seconds. None: it is unknown, and `source` is the reason. Otherwise `source` is "group" or
-    "broker", the latter for groups without their own setting."""
+    """The timeout in seconds, or None if it is unknown.
+
+    source: "group", or "broker" for a group without the setting. If the timeout is unknown, the reason.
+    """
 
     session_timeout: float | None
     heartbeat_interval: float | None
@@ -42,8 +45,7 @@ class GroupSessionTimeout:
 
 
 def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Flow[GroupSessionTimeout]:
-    """Return the group's timeout, within `timeout` seconds. Raises AuthenticationError; other errors are in
-    `source`."""
+    """Return the group's timeout, within `timeout` seconds. Raise AuthenticationError; other errors are in `source`."""
     deadline = cluster.clock() + timeout
     reasons = []
     for kind, prefix in ((GROUP_RESOURCE, ""), (BROKER_RESOURCE, _BROKER_PREFIX)):
@@ -68,7 +70,7 @@ def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Fl
 def _describe(
     cluster: Cluster, node: int, kind: int, name: str, prefix: str, deadline: float
 ) -> Flow[dict[str, str | None]]:
-    """Return the two settings without the prefix; a lost request is repeated."""
+    """Return the two settings without the prefix. Repeat a request without a response."""
     keys = [prefix + SESSION_TIMEOUT, prefix + HEARTBEAT_INTERVAL]
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
     doing = f"DescribeConfigs of {_SOURCES[kind]} {name!r}"

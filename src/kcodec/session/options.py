@@ -18,7 +18,7 @@ from kcodec.producer.options import ProducerConfig
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.session.safety import SCAN_SECONDS, SessionTimes
 
-#: Below the group's session time-out of 45 s, as franz-go has it.
+#: Less than the group's session timeout of 45 s, as in franz-go.
 DEFAULT_TRANSACTION_TIMEOUT_MS = 40_000
 
 
@@ -39,7 +39,7 @@ class SessionOwnConfig(OptionSet):
 
 
 class SessionConfig(NamedTuple):
-    """The checked options of a session. times: the timeouts that its safety depends on with old brokers."""
+    """The checked options of a session. `times` has the timeouts on which its safety depends with old brokers."""
 
     consumer: ConsumerConfig
     producer: ProducerConfig
@@ -49,8 +49,8 @@ class SessionConfig(NamedTuple):
 
 
 def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
-    """Return the options of GroupTransactSession(**options). Raise TypeError for missing or unknown, ValueError for
-    unsafe ones."""
+    """Return the options of GroupTransactSession(**options). Raise TypeError for missing or unknown options, ValueError
+    for unsafe ones."""
     left = {name: value for name, value in given.items() if name not in {"topics", "pattern"}}
     for name in ("group_id", "transactional_id"):
         if not left.get(name):

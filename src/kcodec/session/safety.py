@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a group transact session is safe with the brokers of its cluster.
 
-With KIP-447 (Kafka 2.5) a stale generation cannot commit offsets, and a new owner of a partition waits until pending
-offsets are resolved. Without KIP-447 only timeouts protect: a member that was removed from the group must not be able
-to commit, so its transaction must have been aborted before its session ends.
+With KIP-447 (Kafka 2.5), a stale generation cannot commit offsets, and a new owner of a partition waits until pending
+offsets are resolved. Without KIP-447, safety depends on timeouts. A member that was removed from the group must not be
+able to commit, so its transaction must have been aborted before its session ends.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ log = logging.getLogger("kcodec.session")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTimes:
-    """Times in seconds. session: None if it is the broker's and could not be read
-    (KIP-848); max_poll_interval: time without a poll after which the member leaves."""
+    """Times in seconds.
+
+    session:           Session timeout; None if it is a setting of the broker that could not be read (KIP-848).
+    max_poll_interval: Time without a poll after which the member leaves.
+    """
 
     session: float | None
     request: float

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions that one process begins and ends and others write, one after the other, with the progress of the job.
+"""Successive transactions that one process begins and ends and others write to, with the progress of the job.
 
 The progress is a committed offset of the job's group, and its metadata. Each commit writes the next one within the
-transaction, so that the records and the progress become visible together or not at all. After a begin the progress is
-final: InitProducerId has aborted what was open, and OffsetFetch waits (RequireStable) until no transaction has a
-pending offset. Therefore a coordinator that does not know the outcome of its last commit begins again, and reads it
-there.
+transaction, so that the records and the progress become visible together or not at all. After a begin, the progress is
+final: InitProducerId has aborted an open transaction, and OffsetFetch waits (RequireStable) until no transaction has a
+pending offset. If a process does not know the outcome of its last commit, it therefore begins again, and the progress
+shows the outcome.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from kcodec.transactions.shared import abort_shared, begin_shared, commit_shared
 
 
 class SharedTransactionFlows:
-    """The flows of `kcodec.client.SharedTransactions`. timeout: seconds for the whole call.
+    """The flows of `kcodec.client.SharedTransactions`. `timeout` is the number of seconds for the whole call.
 
-    progress_partition: its committed offset is the progress; None: partition 0 of the topic that each begin names.
-    wall_clock:         seconds since 1970.
+    progress_partition: Partition whose committed offset is the progress. None: partition 0 of the topic that `begin`
+                        names.
+    wall_clock:         Returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class SharedTransactionFlows:
     def begin(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Flow[tuple[TransactionHandle, OffsetAndMetadata | None]]:
-        """Begin a transaction; return its handle and the progress, None if the group has none.
+        """Begin a transaction. Return its handle and the progress, or None if the group has no progress.
 
-        If another process has taken over the id, no request follows: at InitProducerId with an old epoch a coordinator
-        first aborts what is open with the id, and only then compares the epoch.
+        If another process has taken over the id, no request is sent. For an InitProducerId with an old epoch, a
+        coordinator first aborts the open transaction of the id, and compares the epoch only then.
         """
         if self._fenced is not None:
             raise self._fenced.with_traceback(None)

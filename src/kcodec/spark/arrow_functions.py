@@ -118,8 +118,8 @@ def decode_partition(
 
 
 def _columns(decode_options: dict[str, Any]) -> tuple[SparkColumn, ...]:
-    """Return the columns that columns=, include_headers= and include_batch_meta= ask for; takes these three out, and
-    renames what has a deprecated name."""
+    """Return the columns that columns=, include_headers= and include_batch_meta= request. Remove these three from the
+    options, and rename options with deprecated names."""
     take_renamed(decode_options, "verify_crc", "check_crcs")
     names: Sequence[str] | None = decode_options.pop("columns", None)
     headers = decode_options.pop("include_headers", False)
@@ -134,7 +134,7 @@ def _columns(decode_options: dict[str, Any]) -> tuple[SparkColumn, ...]:
 
 
 def _check(decode_options: dict[str, Any], known: Sequence[str], what: str) -> None:
-    """ValueError for an option that is not `known`."""
+    """Raise ValueError for an option that is not in `known`."""
     for name in decode_options:
         if name == "binary_type":
             raise ValueError(
@@ -166,7 +166,7 @@ def _of_bytes(
     partition: int | None,
     options: dict[str, Any],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one record set in Spark's layout. row: of the task, for errors and logs."""
+    """Yield one record set in Spark's layout. `row` is its row number in the task, for errors and logs."""
     try:
         size = memoryview(data).nbytes
     except TypeError:
@@ -186,7 +186,7 @@ def _of_bytes(
 def _reader_of_files(
     paths: DataFrame, reading: ranges.RangeOptions, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what mapInArrow runs over the rows with paths."""
+    """Return the function that mapInArrow applies to the rows with paths."""
     planned: dict[str, tuple[ranges.FileRange, ...]] = {}
     if reading.isolation_level == "read_committed":
         named = [row[0] for row in paths.distinct().collect() if row[0] is not None]

@@ -116,7 +116,7 @@ def _mapped_stream(spark: SparkSession, topics: TopicSource, function: Function,
 
 
 def results_of(function: Function, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what a user's function yields. Raise TypeError where that is not Arrow batches; used in tasks."""
+    """Yield the results of a user's function. Raise TypeError if they are not Arrow batches. Used in tasks."""
     import pyarrow as pa
 
     name = getattr(function, "__name__", type(function).__name__)
@@ -134,18 +134,18 @@ def results_of(function: Function, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def types_of(spark: SparkSession, schema: StructType | str) -> dict[str, str]:
-    """Return the type of each column of a schema, as Spark's DDL has it. Raise what Spark raises for an invalid one."""
+    """Return the type of each column of a schema, in Spark's DDL. For an invalid schema, raise the error of Spark."""
     if isinstance(schema, str):
         schema = spark.range(0).mapInArrow(lambda batches: batches, schema).schema
     return {column.name: column.dataType.simpleString() for column in schema.fields}
 
 
 def in_schema(batches: Iterable[pa.RecordBatch], types: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """Yield batches with their columns in the order of a schema; used in tasks.
+    """Yield batches with their columns in the order of a schema. Used in tasks.
 
     Spark takes columns by their position and does not check types: it would exchange columns silently, or fail with an
-    error of a Java class. Raise ValueError for other columns, and TypeError for a column of another type. What only
-    some versions of Spark accept is left to it: large and view types, timestamps without a zone, types not in
+    error of a Java class. Raise ValueError for other columns, and TypeError for a column of another type. Types that
+    only some versions of Spark accept are left to Spark: large and view types, timestamps without a zone, types not in
     ARROW_TYPES.
     """
     for batch in batches:
@@ -166,5 +166,5 @@ def in_schema(batches: Iterable[pa.RecordBatch], types: Mapping[str, str]) -> It
 
 
 def _plain(data_type: pa.DataType) -> str:
-    """Return the name of a type, without what the versions of Spark treat differently."""
+    """Return the name of a type, without the details that versions of Spark treat differently."""
     return re.sub(", tz=[^]]*", "", str(data_type).removeprefix("large_").removesuffix("_view"))

@@ -30,7 +30,7 @@ def offsets_of_checkpoint(path: str, *, source: int | str | None = None, filesys
     in the order of the query's plan, or its name; needed where a query has several sources.
 
     Raise FileNotFoundError if there is no checkpoint, and ValueError if `source` has to be given or is not there, if
-    the source is not Kafka, or if the files have a version that is not known (1 and 2, of Spark 3.5 to 4.3, are).
+    the source is not Kafka, or if the files have an unknown version. Versions 1 and 2, of Spark 3.5 to 4.3, are known.
     """
     files = _Checkpoint(path, filesystem)
     batches = files.numbers("offsets")
@@ -92,7 +92,7 @@ def _offsets(text: str, place: str) -> str:
 
 
 class _Checkpoint:
-    """The files of a checkpoint, wherever it is."""
+    """The files of a checkpoint in any file system."""
 
     def __init__(self, path: str, filesystem: Any) -> None:
         from pyarrow import fs
@@ -103,14 +103,15 @@ class _Checkpoint:
         self._path = path.removeprefix("file:").rstrip("/")
 
     def numbers(self, folder: str) -> list[int]:
-        """Return the numbers of the batches that have a file in a folder; others (``.0.crc``, temporary ones) are
-        not."""
+        """Return the numbers of the batches that have a file in a folder. Other files (``.0.crc``, temporary files) are
+        ignored."""
         from pyarrow import fs
 
         selector = fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True)
         return [int(info.base_name) for info in self._filesystem.get_file_info(selector) if info.base_name.isdecimal()]
 
     def lines(self, name: str) -> list[str]:
-        """Return the lines of a file; the zero byte that Spark writes before those of ``sources`` is taken off."""
+        """Return the lines of a file, without the zero byte that Spark writes at the beginning of files in
+        ``sources``."""
         with self._filesystem.open_input_stream(f"{self._path}/{name}") as file:
             return str(file.read().decode("utf-8")).removeprefix("\0").splitlines()

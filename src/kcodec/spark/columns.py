@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparkColumn:
-    """One column: its name in Spark, its name in kcodec, its type in Spark's DDL."""
+    """A column: its name in Spark, its name in kcodec, and its type in Spark's DDL."""
 
     name: str
     column: str
@@ -55,7 +55,7 @@ def default_columns(include_headers: bool, include_batch_meta: bool) -> tuple[Sp
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the closest known name, else nothing."""
+    """Return ` (did you mean 'x'?)` with the closest known name, or ""."""
     import difflib  # most processes of Spark do not need it
 
     by_folded = {other.lower(): other for other in known}
@@ -64,7 +64,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
-    """Return the columns of these names, Spark's spelling or kcodec's; ValueError for an unknown or a repeated one."""
+    """Return the columns with these names, in the spelling of Spark or kcodec. Raise ValueError for an unknown or
+    repeated name."""
     found: list[SparkColumn] = []
     for name in names:
         column = BY_NAME.get(name) or BY_COLUMN.get(name)
@@ -80,9 +81,10 @@ def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
 
 
 def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
-    """Return the columns of the schema of a user: any of ours, in any order, named in any case; none to count rows.
+    """Return the columns of the schema of a user: any known columns, in any order and case. An empty schema is for
+    counting rows.
 
-    Raise ValueError where a name or a type is not one of ours. The names stay as they are in the schema.
+    Raise ValueError if a name or a type is unknown. The columns keep the names of the schema.
     """
     columns: list[SparkColumn] = []
     for field in schema.fields:
@@ -130,7 +132,7 @@ def struct_type(columns: Iterable[SparkColumn]) -> StructType:
 
 
 def arrow_schema(columns: Iterable[SparkColumn]) -> pa.Schema:
-    """Return the Arrow schema Spark 4.2 and newer compare the first batch with, exactly (``to_arrow_schema(...,
+    """Return the Arrow schema with which Spark 4.2 and later compare the first batch exactly (``to_arrow_schema(...,
     "UTC")``)."""
     import pyarrow as pa
 

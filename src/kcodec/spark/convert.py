@@ -26,13 +26,13 @@ logger = logging.getLogger("kcodec.spark")
 
 
 class Renamed:
-    """Arrow batches under Spark's names and types. One a task: the schema is made once."""
+    """Converts Arrow batches to Spark's names and types. A task creates one object, so that the schema is made once."""
 
     def __init__(self, columns: Sequence[SparkColumn]) -> None:
         self.schema = arrow_schema(columns)
 
     def batches(self, stream: Iterable[DecodedRecords]) -> Iterator[pa.RecordBatch]:
-        """Yield each chunk of a stream in Spark's layout; no buffer is copied."""
+        """Yield each chunk of a stream in Spark's layout, without copying a buffer."""
         import pyarrow as pa
 
         for decoded in stream:
@@ -44,7 +44,8 @@ class Renamed:
 
 
 def core_columns(columns: Iterable[SparkColumn]) -> tuple[str, ...]:
-    """Return what ``kcodec.decode`` must return: topic and partition are added here, and offset is always needed."""
+    """Return the columns that ``kcodec.decode`` must return. Topic and partition are added here, and offset is always
+    needed."""
     names = [column.column for column in columns if column.column not in ("topic", "partition")]
     return (*names, *(["offset"] if "offset" not in names else []))
 
@@ -52,11 +53,12 @@ def core_columns(columns: Iterable[SparkColumn]) -> tuple[str, ...]:
 def batches_of_record_set(
     decoded: DecodedRecords, columns: Sequence[SparkColumn], topic: str | None, partition: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what ``kcodec.decode(..., columns=core_columns(columns))`` gave, as Spark's batches of at most MAX_ROWS
-    rows.
+    """Convert the result of ``kcodec.decode(..., columns=core_columns(columns))`` to Spark's batches of at most
+    MAX_ROWS rows.
 
-    Of records that share an offset the first is delivered: Java's consumer keeps a position and passes over what lies
-    below it (``CompletedFetch.nextFetchedRecord``). DecodeError for a timestamp that microseconds cannot hold.
+    If several records have the same offset, only the first one is delivered, because Java's consumer skips records
+    below its position (``CompletedFetch.nextFetchedRecord``). Raise DecodeError for a timestamp that microseconds
+    cannot represent.
     """
     import pyarrow as pa
 
@@ -73,7 +75,7 @@ def batches_of_record_set(
 
 
 def _above(position: int | None, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """Return the rows at or above the position, each of which moves it on; the position behind them."""
+    """Return the rows at or above the position, and the position after them. Each row advances the position."""
     import numpy as np
     import pyarrow as pa
 
@@ -123,7 +125,7 @@ def _microseconds(timestamps: pa.Array, offsets: pa.Array) -> pa.Array:
 
 
 def _null_where_empty(headers: pa.Array) -> pa.Array:
-    """Return a list column in Spark's type, NULL where the list is empty; the values stay where they are."""
+    """Return a list column in Spark's type, with NULL for empty lists. The values are not copied."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -136,7 +138,8 @@ def _null_where_empty(headers: pa.Array) -> pa.Array:
 
 
 def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a batch as tuples in the columns' order; headers as a list of (name, value), or None."""
+    """Return the rows of a batch as tuples in the order of the columns. Headers are a list of (name, value), or
+    None."""
     columns = []
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         values = array.to_pylist()
@@ -149,7 +152,8 @@ def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 def log_counts(
     place: str, counts: Counts, size: int, error: DecodeError | None = None, losses: Iterable[Loss] = ()
 ) -> None:
-    """Log a warning for each loss, and where reading ended at corruption or transactions are open; then `log_task`."""
+    """Log a warning for each loss, for a read that ended at corruption, and for open transactions. Then call
+    `log_task`."""
     for loss in losses:
         logger.warning("%s", loss)
     if counts.skipped_batches:
@@ -162,7 +166,7 @@ def log_counts(
 
 
 def log_task(place: str, counts: Counts, size: int, lost: int = 0) -> None:
-    """Log what a task has read in one line of ``name=value``; docs/spark-operations.md lists the names."""
+    """Log the counts of a task in one line of ``name=value``. docs/spark-operations.md lists the names."""
     fields = {
         "ranges": place,
         "records": counts.records,

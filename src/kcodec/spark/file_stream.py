@@ -32,7 +32,7 @@ from kcodec.spark.ranges import FileRange, RangeOptions, Task, packed
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, TriggerLimits
 
-#: Directories are listed for new partitions after this time.
+#: Minimum time in seconds between two listings of directories, which find new partitions.
 LISTING_SECONDS = 1.0
 ABORT = 0
 STARTING_OPTIONS = (
@@ -45,7 +45,8 @@ PLANNING = {name.lower(): name for name in (*STARTING_OPTIONS, *LIMIT_OPTIONS)}
 
 @dataclass(frozen=True)
 class FileStreamOptions:
-    """The options of a streaming query over files. planning: those of Spark's source, in its spelling. Pickles."""
+    """The options of a streaming query over files. They can be pickled. `planning` has the options of Spark's source,
+    in its spelling."""
 
     files: SourceOptions
     planning: Mapping[str, str]
@@ -55,7 +56,7 @@ class FileStreamOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str], columns: tuple[SparkColumn, ...]) -> FileStreamOptions:
-        """Sort the options; raise ValueError for one that is unknown or invalid."""
+        """Sort the options. Raise ValueError for an unknown or invalid option."""
         planning = {PLANNING[name.lower()]: value for name, value in given.items() if name.lower() in PLANNING}
         files = parse_options({name: value for name, value in given.items() if name.lower() not in PLANNING})
         if files.on_error == "skip":
@@ -90,11 +91,12 @@ class FileStreamOptions:
 
 
 class ChangedLogError(Exception):
-    """What was walked is not there any more: segments were deleted, or the log was truncated. Internal."""
+    """Walked batches no longer exist: segments were deleted, or the log was truncated. Internal."""
 
 
 class GrowingPartition:
-    """The walk of one partition directory: what can be read, where its bytes are, and its aborted transactions."""
+    """The walk of one partition directory: the readable offsets, the positions of their bytes, and the aborted
+    transactions."""
 
     def __init__(self, log: logs.Log, options: FileStreamOptions, start: int | None) -> None:
         self.log = log
@@ -113,7 +115,7 @@ class GrowingPartition:
         self._growing.begin_at(place.position, place.first_offset)
 
     def look(self) -> int:
-        """Walk what was appended; return up to where records can be read.
+        """Walk appended batches. Return the offset up to which records can be read.
 
         Raise DecodeError for corruption, ChangedLogError for truncation and if segments were deleted before their walk.
         """
@@ -137,34 +139,34 @@ class GrowingPartition:
 
     @property
     def end(self) -> int:
-        """Up to where records can be read."""
+        """The offset up to which records can be read."""
         opened = self._growing.scanner.open if self._is_committed else []
         return min((entry[2] for entry in opened), default=self._growing.next_offset)
 
     @property
     def log_end(self) -> int:
-        """Behind the last batch."""
+        """The offset after the last batch."""
         return self._growing.next_offset
 
     def bytes_per_offset(self, start: int, end: int) -> float:
-        """Return the mean size of an offset of the pieces that hold a range."""
+        """Return the mean size of an offset in the byte ranges that contain a range of offsets."""
         pieces = [piece for piece in self._pieces if piece.next_offset > start and piece.first_offset < end]
         offsets = sum(piece.next_offset - piece.first_offset for piece in pieces)
         return sum(piece.end - piece.start for piece in pieces) / max(offsets, 1)
 
     def forget(self, below: int) -> None:
-        """Drop what is known of offsets that are not read again."""
+        """Forget offsets that are not read again."""
         self._pieces = [piece for piece in self._pieces if piece.next_offset > below]
         paths = {piece.segment.path for piece in self._pieces}
         self._identities = {path: known for path, known in self._identities.items() if path in paths}
         self._aborted = [one for one in self._aborted if one.last_offset is None or one.last_offset >= below]
 
     def is_stale(self) -> bool:
-        """Return whether a segment whose bytes are known was deleted, or replaced by a compacted one."""
+        """Return whether a walked segment was deleted, or replaced by a compacted one."""
         return any(_identity(path) != known for path, known in self._identities.items())
 
     def file_ranges(self, wanted: OffsetRange) -> Iterator[FileRange]:
-        """Yield the bytes of whole batches that hold a range of offsets."""
+        """Yield the byte ranges of complete batches that contain a range of offsets."""
         self._cut(wanted.start, lambda batch: batch.next_offset > wanted.start)
         self._cut(wanted.end, lambda batch: batch.base_offset >= wanted.end)
         verdict = logs.Verdict.of_aborted(self._aborted, self.start_offset)
@@ -182,7 +184,7 @@ class GrowingPartition:
                 )
 
     def _cut(self, offset: int, is_behind: Callable[[RecordBatch], bool]) -> None:
-        """Cut the piece that holds an offset in two, before the first batch that is behind the place."""
+        """Divide the byte range that contains an offset, before the first batch after the offset."""
         for number, piece in enumerate(self._pieces):
             if not piece.first_offset < offset < piece.next_offset:
                 continue
@@ -201,7 +203,7 @@ class GrowingPartition:
 class FileStream(StreamState):
     """The position and the plans of one streaming query over partition directories.
 
-    The methods are those of `TopicStream`; `tasks` in place of `ranges`. They raise DecodeError for corruption.
+    The methods are those of `TopicStream`, with `tasks` instead of `ranges`. They raise DecodeError for corruption.
     """
 
     def __init__(self, options: FileStreamOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -227,11 +229,11 @@ class FileStream(StreamState):
         return offsets, known.ids
 
     def prepare_for_available_now(self) -> None:
-        """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""
+        """Store the ends of the logs, up to which the query reads with Trigger.AvailableNow."""
         _, self._frozen = self._look(None)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
-        """Return what each task of the micro-batch between two positions reads."""
+        """Return the ranges for each task of the micro-batch between two positions."""
         self._look(StreamOffsets.from_dict(start))
         found, last = self._offset_ranges(start, end)
         for partition, offset in StreamOffsets.from_dict(start).offsets.items():
@@ -245,7 +247,7 @@ class FileStream(StreamState):
         return tasks
 
     def _readable(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """Return what of the ranges is on disk."""
+        """Return the parts of the ranges that are on disk."""
         for each in ranges:
             partition = self._partitions.get(each.topic_partition)
             if partition is not None and (partition.is_stale() or partition.end < each.end):
@@ -258,10 +260,10 @@ class FileStream(StreamState):
         return kept
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing: files have no consumer groups."""
+        """Do nothing, because files have no consumer groups."""
 
     def close(self) -> None:
-        """Forget the walks. Idempotent."""
+        """Forget the walks. Further calls do nothing."""
         self._partitions.clear()
 
     # The logs and their offsets
@@ -282,7 +284,7 @@ class FileStream(StreamState):
         return KnownLogs(sorted(self._partitions), ids, earliest, missing, now), ends
 
     def _list(self, offsets: planner.PartitionOffsets) -> None:
-        """Find partition directories that are new, gone, or those of a topic that was created again."""
+        """Find partition directories that are new, were removed, or belong to a topic that was created again."""
         found: dict[TopicPartition, logs.Log] = {}
         for each in self._found():
             if each.segments is not None or not Path(each.path).is_dir():
@@ -311,7 +313,7 @@ class FileStream(StreamState):
         except FileNotFoundError:
             if self._listed_at is None:
                 raise
-            return []  # they were there: what is lost is reported by partition
+            return []  # they existed before, and the loss is reported by partition
 
     def _open(self, path: str) -> logs.Log:
         files = self._options.files
@@ -327,7 +329,8 @@ class FileStream(StreamState):
         return opened
 
     def _end(self, partition: TopicPartition, start: int | None) -> int:
-        """Up to where a partition can be read; not below the position where the log reaches it."""
+        """Return the offset up to which a partition can be read. It is not below the position if the log extends to
+        it."""
         found = self._partitions[partition]
         try:
             end = found.look()
@@ -355,7 +358,7 @@ class FileStream(StreamState):
 
 
 def _identity(path: str) -> int | None:
-    """Return what changes when another file takes the name."""
+    """Return a value that changes when another file gets the same name."""
     try:
         return Path(path).stat().st_ino
     except FileNotFoundError:

@@ -184,7 +184,7 @@ def landings(path: str | os.PathLike[str], *, filesystem: Any = None) -> list[La
 
 
 class _Task:
-    """What a task does."""
+    """The work of a task."""
 
     SCHEMA = "task int, result string"
 
@@ -210,7 +210,7 @@ class _Task:
             yield pa.record_batch([pa.array([number], pa.int32()), pa.array([result])], names=["task", "result"])
 
     def write(self, each: OffsetRange) -> dict[str, Any]:
-        """Write the files of a range; return their names, rows, bytes and schema."""
+        """Write the files of a range. Return their names, rows, bytes and schema."""
         counts = dict.fromkeys(COUNTS, 0)
 
         def count(lost: int, skipped: int) -> None:
@@ -240,7 +240,8 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
 
 
 def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
-    """Return the ranges that follow a position, and where they end. What the call does not read keeps its position."""
+    """Return the ranges after a position, and the position at their end. Partitions that the call does not read keep
+    their position."""
     from kcodec.spark.topic_stream import TopicStream
 
     offsets, ids = ({}, {}) if before is None else (before.offsets, before.topic_ids)
@@ -275,7 +276,7 @@ def _commit(topics: TopicSource, position: StreamOffsets) -> None:
 
 
 def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
-    """Return the ranges of a batch query, and the position behind them and what was landed before."""
+    """Return the ranges of a batch query, and the position after these ranges and all earlier landings."""
     from kcodec.spark.topic_stream import id_text
 
     ranges = topics.plan()
@@ -283,7 +284,7 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
     known = {each.topic for each in offsets}
     for each in ranges:
         position = offsets.get(each.topic_partition)
-        # What is between the position and a later start is left to the next call.
+        # Offsets between the position and a later start are left to the next call.
         if position is None or each.start <= position:
             offsets[each.topic_partition] = max(each.end, position or 0)
         if each.topic_id is not None and each.topic not in known:

@@ -60,15 +60,16 @@ TOPIC_CHARACTERS = 128
 
 
 class LandingError(RuntimeError):
-    """A folder of landings cannot be used as it is: another run has been faster, or its files are not as expected."""
+    """A folder of landings cannot be used: another run has committed first, or its files are not as expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
     """A file of a landing.
 
-    path:   below the folder. rows, bytes: of the file.
-    topic, partition, start, end: the offsets of its task, [start, end). The files of one task share them.
+    path:        Path relative to the folder.
+    rows, bytes: Number of rows, and size of the file.
+    topic, partition, start, end: Offsets [start, end) of its task. All files of one task have the same values.
     """
 
     path: str
@@ -84,11 +85,14 @@ class LandedFile:
 class Landing:
     """What one call of `land` added to a folder.
 
-    path:      the folder. number: of the landing, from 1 on; None if there was nothing to land.
-    files:     in the order of tasks. offsets: where the next landing continues, for every partition.
-    schema:    of the files, as Arrow prints it. committed: when, ISO 8601 in UTC.
-    lost_offsets, skipped_batches: number of offsets that the log did not hold any more (failOnDataLoss=False), and of
-               corrupt batches that were left out (mode="permissive").
+    path:      The folder.
+    number:    Number of the landing, from 1; None if there was nothing to land.
+    files:     The files, in the order of the tasks.
+    offsets:   Offset of each partition at which the next landing continues.
+    schema:    Schema of the files, as Arrow prints it.
+    committed: Time of the commit, ISO 8601 in UTC.
+    lost_offsets:    Number of offsets that were no longer in the log (failOnDataLoss=False).
+    skipped_batches: Number of corrupt batches that were left out (mode="permissive").
     """
 
     path: str
@@ -102,17 +106,17 @@ class Landing:
 
     @property
     def rows(self) -> int:
-        """The rows of all files."""
+        """The number of rows of all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """The bytes of all files."""
+        """The number of bytes of all files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def paths(self) -> list[str]:
-        """The files, with the folder, as readers take them."""
+        """The paths of the files, including the folder, for readers."""
         return [f"{self.path}/{file.path}" for file in self.files]
 
     def __repr__(self) -> str:
@@ -125,7 +129,7 @@ class Landing:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file that a task has written: its name in the staging folder, and where it belongs."""
+    """A file that a task has written: its name in the staging folder, and its final path."""
 
     staged: str
     file: LandedFile
@@ -133,7 +137,8 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a manifest: a landing, the names of its files in staging, and where the next one continues."""
+    """The contents of a manifest: a landing, the names of its files in the staging folder, and the position of the next
+    landing."""
 
     number: int
     run: str
@@ -161,7 +166,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, path: str) -> Manifest:
-        """Return the manifest of such a text. Raise LandingError for another one, and for a later version."""
+        """Return the manifest in a text. Raise LandingError if the text is invalid, or has a later version."""
         try:
             value = json.loads(text)
             if value["v"] != VERSION:
@@ -198,7 +203,7 @@ class LandingFolder:
         return [self.landing_of(self._manifest(number)) for number in numbers]
 
     def landing_of(self, manifest: Manifest) -> Landing:
-        """Return what the caller of `land` is shown of a manifest."""
+        """Return the Landing for the caller of `land` from a manifest."""
         return Landing(
             path=self.path,
             number=manifest.number,
@@ -211,7 +216,8 @@ class LandingFolder:
         )
 
     def recover(self) -> Manifest | None:
-        """Finish the publication of the last landing and remove what can never be committed; return its manifest."""
+        """Finish the publication of the last landing. Remove staging folders that can never be committed. Return its
+        manifest."""
         numbers, staged = self._listed()
         if not numbers:
             return None
@@ -223,7 +229,7 @@ class LandingFolder:
         return last
 
     def begin(self, after: Manifest | None) -> str:
-        """Create the staging folder of a run that wants to follow a manifest; return its name."""
+        """Create the staging folder of a run that follows a manifest. Return its name."""
         number = 1 if after is None else after.number + 1
         run = f"{number:012d}-{uuid.uuid4().hex}"
         self.filesystem.create_dir(self.staging(run), recursive=True)
@@ -234,7 +240,7 @@ class LandingFolder:
         return f"{self._hidden}/{run}"
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a landing exist. Raise LandingError if its files are not all there or its number has been given."""
+        """Commit a landing. Raise LandingError if one of its files is missing, or if its number is already used."""
         if self._exists(self._manifest_path(manifest.number)):
             raise self._conflict(manifest.number)
         self._check_staged(manifest)
@@ -259,13 +265,14 @@ class LandingFolder:
         sync(self._hidden)
 
     def _move_manifest(self, staged: str, final: str, number: int) -> None:
-        """For file systems without hard links, where a moment is left in which two runs can take one number."""
+        """Move the manifest on a file system without hard links, where for a moment two runs can get the same
+        number."""
         if self._exists(final):
             raise self._conflict(number)
         self.filesystem.move(staged, final)
 
     def publish(self, manifest: Manifest) -> None:
-        """Give the files of a landing their final names, those that do not have them yet, and remove its staging."""
+        """Rename the files of a landing that do not have their final names yet, and remove its staging folder."""
         created = set()
         for each in manifest.files:
             staged, final = f"{self.staging(manifest.run)}/{each.staged}", f"{self.path}/{each.file.path}"
@@ -290,12 +297,12 @@ class LandingFolder:
         self.discard(manifest.run)
 
     def discard(self, run: str) -> None:
-        """Remove the staging folder of a run, if it is there."""
+        """Remove the staging folder of a run, if it exists."""
         with suppress(FileNotFoundError):  # A run at work at the same time has removed it.
             self.filesystem.delete_dir(self.staging(run))
 
     def sweep(self, number: int) -> None:
-        """Remove the staging folders that a landing of this number leaves without a use."""
+        """Remove the staging folders that can no longer be committed after the landing of this number."""
         self._sweep(number, self._listed()[1])
 
     def _sweep(self, number: int, staged: set[str]) -> None:
@@ -305,7 +312,7 @@ class LandingFolder:
                 self.discard(run)
 
     def _listed(self) -> tuple[list[int], set[str]]:
-        """(the numbers of the manifests, sorted; the names of staging folders)."""
+        """Return the sorted numbers of the manifests, and the names of the staging folders."""
         from pyarrow import fs
 
         infos = self.filesystem.get_file_info(fs.FileSelector(self._hidden, allow_not_found=True))
@@ -372,7 +379,7 @@ def resolve(path: str | os.PathLike[str], filesystem: Any) -> tuple[fs.FileSyste
 
 
 def sync(path: str) -> None:
-    """Have a local file or folder on the disk when this returns."""
+    """Write a local file or folder to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -381,9 +388,9 @@ def sync(path: str) -> None:
 
 
 def file_path(number: int, task: int, part: int, topic: str, partition: int, start: int, by: Sequence[str]) -> str:
-    """Return the path of a published file below the folder; the numbers of landing and task make it unique.
+    """Return the path of a published file relative to the folder. The numbers of landing and task make it unique.
 
-    by: "topic" and "partition", for folders as Hive names them.
+    by: "topic" and "partition", for folders named as in Hive.
     """
     values = {"topic": topic, "partition": partition}
     folders = "".join(f"{name}={values[name]}/" for name in by)

@@ -43,7 +43,7 @@ ENCODING = ("compression_type", "compression_level", "batch_size", "max_request_
 
 
 class FinishedBatch(NamedTuple):
-    """An encoded record batch. partition: of the topic; records: number of its records."""
+    """An encoded record batch, with the partition of the topic and the number of its records."""
 
     partition: int
     records: int
@@ -54,9 +54,9 @@ class FinishedBatch(NamedTuple):
 class RowPacker:
     """Encodes the rows for each partition before the shuffle, for ``mapInArrow``.
 
-    by_key: rows without a number in the column `partition` go where Java's producer sends their key, and without a key
-            to each partition in turn. Otherwise each row must have a number.
-    encoding: the options ENCODING of the producer.
+    by_key:   Whether rows without a number in the column `partition` go to the partition that Java's producer chooses
+              for their key, or to each partition in turn if they have no key. Otherwise each row must have a number.
+    encoding: The options ENCODING of the producer.
     """
 
     topic: str
@@ -91,8 +91,8 @@ class RowPacker:
             yield self.pack(waiting, turn, numbers)
 
     def pack(self, batches: list[pa.RecordBatch], turn: int, numbers: Iterator[int]) -> pa.RecordBatch:
-        """Return the cells of some batches; if a row makes no record, one cell with the error. numbers: of the record
-        batches of this task."""
+        """Return the cells of some batches, or one cell with the error if a row cannot be encoded. `numbers` counts the
+        record batches of this task."""
         import pyarrow as pa
 
         cells: list[tuple[int, int, int, int, int, int, Any]] = []

@@ -59,9 +59,9 @@ class TopicRows(NamedTuple):
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """Where the columns of a sink are in a schema. Pickles.
+    """The positions of the columns of a sink in a schema. They can be pickled.
 
-    positions: Position in the schema, by name, of each column that is there.
+    positions: Position in the schema of each column that it contains, by name.
     topic:     Topic of all rows; None: the column `topic` has it.
     unused:    Names of the columns that are not written.
     """

@@ -27,9 +27,9 @@ VERSIONS = "versions"
 
 
 class ExactlyOnceError(KcodecError):
-    """A batch was not written, and writing it again will not help: the sink has stopped. Nothing of it is visible.
+    """A batch was not written, and another attempt will not help. The sink has stopped. No row of the batch is visible.
 
-    application, batch: of the sink.
+    application, batch: Application of the sink, and number of the batch.
     """
 
     remedy = "stop"
@@ -44,8 +44,8 @@ class CheckpointMismatchError(ExactlyOnceError):
     """The checkpoint of a query and the progress in Kafka contradict each other, so that rows could be lost or
     duplicated.
 
-    batch, query:             of the checkpoint.
-    found_batch, found_query: last committed batch in Kafka; None if Kafka has no progress of the application.
+    batch, query:             Batch and query of the checkpoint.
+    found_batch, found_query: Last committed batch in Kafka; None if Kafka has no progress of the application.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class CheckpointMismatchError(ExactlyOnceError):
 class Batch:
     """A batch that Spark gives to the sink.
 
-    query:   id of the streaming query, which its checkpoint keeps; VERSIONS for a batch job.
-    number:  of the batch, or the version of a batch job.
-    offsets: digest of its entry in the offset log; "" if it is not known.
+    query:   Id of the streaming query, which its checkpoint contains; VERSIONS for a batch job.
+    number:  Number of the batch, or the version of a batch job.
+    offsets: Digest of its entry in the offset log; "" if it is unknown.
     """
 
     query: str
@@ -88,7 +88,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class SinkProgress:
-    """The last batch that was committed, and when (ms since 1970)."""
+    """The last committed batch, and the time of its commit (ms since 1970)."""
 
     query: str
     batch: int
@@ -130,8 +130,10 @@ class SinkProgress:
 class SinkResult:
     """The outcome of a batch.
 
-    application: name of the sink. batch: number of the batch, or the version of a batch job. rows: number of its rows.
-    is_skipped: True if it was committed before, so that nothing was written now.
+    application: Name of the sink.
+    batch:       Number of the batch, or the version of a batch job.
+    rows:        Number of its rows.
+    is_skipped:  Whether it was committed before, so that nothing was written now.
     """
 
     application: str
@@ -158,7 +160,7 @@ def progress_of(committed: OffsetAndMetadata, application: str, batch: Batch) ->
 def is_committed(
     batch: Batch, progress: SinkProgress | None, application: str, on_new_checkpoint: OnNewCheckpoint
 ) -> bool:
-    """Return whether a batch was committed already and must be skipped; False: it is the next one.
+    """Return whether a batch was already committed and must be skipped. Return False if it is the next one.
 
     Raise CheckpointMismatchError if it is neither, unless on_new_checkpoint is "adopt": then it is the next one.
     """
@@ -196,7 +198,7 @@ ADOPT = 'pass on_new_checkpoint="adopt" for one start, and remove it afterwards'
 
 
 def _contradiction(batch: Batch, progress: SinkProgress | None, application: str) -> str:
-    """Describe what was found, what was expected, and what to do."""
+    """Return a text with the progress found, the progress expected, and the remedy."""
     if progress is None:
         return (
             f"expected the progress after batch {batch.number - 1} in Kafka, found none. Either the application or the "

@@ -170,9 +170,9 @@ class BatchSink:
 
 @contextmanager
 def plain_plans(df: DataFrame, batch: Batch) -> Iterator[None]:
-    """Turn adaptive execution off for the job of a micro-batch. There is nothing in it to adapt, and planning it again
-    between its two stages takes 30 ms. Spark has planned the query itself before, and its session is a clone that
-    nothing else uses; that of a batch job is the user's, and is left alone."""
+    """Turn adaptive execution off for the job of a micro-batch. The job has nothing to adapt, and planning it again
+    between its two stages takes time. Spark has already planned the query itself, and its session is a clone that is
+    used only here. The session of a batch job belongs to the user and is not changed."""
     if batch.is_version:
         yield
         return
@@ -186,10 +186,10 @@ def plain_plans(df: DataFrame, batch: Batch) -> Iterator[None]:
 
 
 class QueryCallback:
-    """The function of `foreachBatch`. session: of the query, which can tell its offset log.
+    """The function of `foreachBatch`. `session` is that of the query, from which its offset log is found.
 
-    Spark does not say when a query has ended, and keeps this object until the driver ends. So the connections are
-    closed once the query is not active any more.
+    Spark does not report the end of a query, and keeps this object until the driver ends. The connections are therefore
+    closed when the query is no longer active.
     """
 
     def __init__(self, sink: BatchSink, session: SparkSession) -> None:
@@ -253,8 +253,8 @@ def frame_of(df: Any) -> DataFrame:
 def _digest(session: SparkSession, query: str, number: int) -> str:
     """Return a digest of the source offsets of a batch, from the offset log.
 
-    The JVM's objects are not public, so "" is returned where they are other ones. A checkpoint that was rolled back by
-    one batch is not found then.
+    The objects of the JVM are not public. If they are different, return "". A checkpoint that was rolled back by one
+    batch is then not detected.
     """
     from py4j.protocol import Py4JError
 

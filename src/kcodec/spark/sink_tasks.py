@@ -36,7 +36,7 @@ SLOTS_SECONDS = 30.0
 
 
 def free_slots(df: DataFrame, wanted: int) -> int:
-    """Return the number of tasks that the cluster runs at once; wait while there are fewer than wanted."""
+    """Return the number of tasks that the cluster can run at once. Wait while there are fewer than requested."""
     java_context: Any = df.sparkSession.sparkContext._jsc
     context = java_context.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
@@ -65,7 +65,7 @@ def tasks_for(df: DataFrame, partitions: int, partitions_per_task: int | None) -
 
 
 def sink_frame(df: DataFrame, columns: SinkColumns, partitioner: Any, partitions: int) -> DataFrame:
-    """Return the columns key, value, headers and partition, those that there are, in any order."""
+    """Return the existing columns among key, value, headers and partition, in any order."""
     from pyspark.sql import functions
 
     chosen = chosen_partition(partitioner, partitions)
@@ -142,7 +142,8 @@ def spark_hash(value: int) -> int:
 class TaskWriter:
     """Writes the rows of one task, for ``mapInArrow(..., barrier=True)``.
 
-    tasks: number of tasks; task t has the partitions p with p % tasks == t. options: of TransactionWriter.
+    tasks:   Number of tasks. Task t has the partitions p with p % tasks == t.
+    options: Options of TransactionWriter.
     """
 
     handle: TransactionHandle
@@ -174,7 +175,7 @@ class TaskWriter:
         )
 
     def write(self, task: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Write the cells of a task; return its receipt, or the error of a row, a broker or the transaction."""
+        """Write the cells of a task. Return its receipt, or the error of a row, a broker or the transaction."""
         mine = [TopicPartition(self.topic, number) for number in range(task, self.partitions, self.tasks)]
         rows = 0
         cells = CellReader()
@@ -208,7 +209,7 @@ class TaskWriter:
 
 
 def _closed(writer: TransactionWriter, error: Exception | None) -> Exception | None:
-    """Close a writer, at once if it has failed; return the first error."""
+    """Close a writer, without waiting if it has failed. Return the first error."""
     try:
         writer.close(timeout=None if error is None else 0)
     except (KcodecError, ValueError, TypeError) as failed:
@@ -237,7 +238,7 @@ def receipts_of(reports: Mapping[int, TaskReport], topic: str, partitions: int, 
             f"topic {topic!r}: tasks were given {given} rows and brokers acknowledged {acknowledged}: another process "
             "writes with the same transactional id; nothing is committed"
         )
-    # Spark runs no tasks at all where it knows that there are no rows.
+    # Spark runs no tasks if it knows that there are no rows.
     silent = [number for number in range(partitions) if number % tasks not in reports]
     if silent:
         found.append(WriterReceipt({TopicPartition(topic, number): (0, -1) for number in silent}))

@@ -56,7 +56,7 @@ PROGRESS_CONFIGS = {
 
 
 class WriteTasks(Protocol):
-    """What runs the tasks that write one batch under a handle; returns their receipts."""
+    """A function that runs the tasks which write one batch with a handle, and returns their receipts."""
 
     def __call__(self, handle: TransactionHandle, partitions: int, /) -> Iterable[WriterReceipt]:
         """Write the batch to this number of partitions. Raise if any of it is not acknowledged."""
@@ -65,7 +65,7 @@ class WriteTasks(Protocol):
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """Arguments of `exactly_once` that are not about Spark, checked. client: options of every client."""
+    """The checked arguments of `exactly_once` that do not concern Spark. `client` has the options of every client."""
 
     application: str
     topic: str
@@ -88,7 +88,7 @@ class SinkSettings:
 
     @property
     def connecting(self) -> dict[str, Any]:
-        """The options of a client that connects now, credentials included."""
+        """The options of a client that connects now, including credentials."""
         return with_credentials(self.client)
 
     @property
@@ -98,7 +98,8 @@ class SinkSettings:
 
 
 class SinkTransactions:
-    """The transactions of one sink; keeps its connections between batches. A batch at a time; threads wait."""
+    """The transactions of one sink, which keeps its connections between batches. It writes one batch at a time; other
+    threads wait."""
 
     def __init__(self, settings: SinkSettings, is_cancelled: Callable[[BaseException], bool] = lambda error: False):
         self.settings = settings
@@ -130,7 +131,7 @@ class SinkTransactions:
                 ) from error
 
     def close(self) -> None:
-        """Close the connections; the next batch opens new ones. Idempotent."""
+        """Close the connections. The next batch opens new ones. Further calls do nothing."""
         with self._lock:
             self._close()
 
@@ -251,7 +252,7 @@ class SinkTransactions:
         return len(described[self.settings.topic].partitions)
 
     def _begin(self, batch: Batch, partitions: int) -> tuple[TransactionHandle, SinkProgress | None]:
-        """Begin a transaction; return it and what was committed last."""
+        """Begin a transaction. Return it and the last progress."""
         if self._transactions is None:
             self._refuse_other_query(batch)
         named = [TopicPartition(self.settings.topic, number) for number in range(partitions)]
@@ -287,7 +288,7 @@ class SinkTransactions:
             is_committed(batch, progress, application, self.settings.on_new_checkpoint)
 
     def _abort(self) -> None:
-        """Abort what is open, if brokers respond soon; the next begin does it otherwise."""
+        """Abort the open transaction if brokers respond soon. Otherwise the next begin aborts it."""
         handle, self._open = self._open, None
         if handle is None:
             return
@@ -300,7 +301,8 @@ class SinkTransactions:
             )
 
     def _give_up(self) -> None:
-        """Abort what is open, and close: the next batch is one of another run of the query."""
+        """Abort the open transaction and close the connections, because the next batch belongs to another run of the
+        query."""
         try:
             self._abort()
         finally:

@@ -52,7 +52,7 @@ class KcodecDataSource(DataSource):
         return "kcodec"
 
     def schema(self) -> StructType:
-        """That of Spark's own Kafka source; includeHeaders and includeBatchMeta add columns."""
+        """Return the schema of Spark's own Kafka source, with the columns of includeHeaders and includeBatchMeta."""
         exempt_modules()
         from kcodec.spark.columns import struct_type
         from kcodec.spark.options import is_table, options_of_table
@@ -88,7 +88,7 @@ class KcodecDataSource(DataSource):
 
     @staticmethod
     def _table_options(schema: StructType) -> dict[str, str]:
-        """Return the options of a table: Spark passes them to schema(), when the table is created, and then no more."""
+        """Return the options of a table. Spark passes them only to schema(), when the table is created."""
         found = schema.fields[0].metadata.get(TABLE_OPTIONS) if schema.fields else None
         return {} if found is None else dict(json.loads(found))
 
@@ -150,7 +150,7 @@ def reads_topics(given: Mapping[str, str]) -> bool:
 
 
 def without_pushdown(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without pushdown, which has no effect any more; log a warning if it is true.
+    """Return the options without pushdown, which no longer has an effect. Log a warning if it is true.
 
     With filters, Spark 4.1 to 4.3 plans one read for all uses of a DataFrame or a table: each use gets the rows for the
     filters of the last one. A reader that leaves out rows because of filters therefore loses rows.
@@ -164,7 +164,7 @@ def without_pushdown(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
-    """Return the columns of a query over topics; nothing says yet whether it is a stream."""
+    """Return the columns of a query over topics. It is not known yet whether it is a stream."""
     from kcodec.spark.topics import TopicSource
 
     given = without_pushdown(given)
@@ -175,7 +175,7 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
 
 
 def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
-    """Return the columns of a query over files; nothing says yet whether it is a stream."""
+    """Return the columns of a query over files. It is not known yet whether it is a stream."""
     from kcodec.spark.columns import default_columns
     from kcodec.spark.options import parse_options
 
@@ -192,7 +192,7 @@ def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
 
 
 class KcodecReader(DataSourceReader):
-    """Plans on the driver, reads in tasks. What it holds is plain values: Spark pickles it."""
+    """Plans on the driver and reads in tasks. It has only plain values, because Spark pickles it."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
         from kcodec.spark import ranges  # which imports the reader of logs
@@ -207,8 +207,8 @@ class KcodecReader(DataSourceReader):
         )
 
     def partitions(self) -> list[InputPartition]:
-        """Return one InputPartition a task, each with the ranges it reads; never none, for which Spark 4.1 makes up a
-        None."""
+        """Return one InputPartition with its ranges for each task. Never return an empty list, for which Spark 4.1
+        creates a None."""
         from kcodec.spark import ranges
 
         tasks = ranges.plan_tasks(self._options, self._reading)

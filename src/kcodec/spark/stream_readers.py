@@ -56,12 +56,12 @@ class StreamDriver(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
         ...
 
 
 class StreamQuery(Protocol):
-    """What a query reads. Pickles."""
+    """The input of a query. It can be pickled."""
 
     @property
     def limits(self) -> TriggerLimits:
@@ -131,7 +131,7 @@ class FileQuery:
 
 
 class _StreamReader(DataSourceStreamReader):
-    """What is the same in all versions of Spark."""
+    """The common part for all versions of Spark."""
 
     def __init__(self, query: StreamQuery) -> None:
         self._query = query
@@ -162,13 +162,13 @@ class _StreamReader(DataSourceStreamReader):
         self._driver().commit(end)
 
     def stop(self) -> None:
-        """Let go of connections and files of the driver."""
+        """Close connections and files of the driver."""
         if self._state is not None:
             self._state.close()
 
 
 class _OldStreamReader(_StreamReader):
-    """For Spark 4.0 and 4.1, which pass neither the start of a micro-batch nor a read limit."""
+    """The reader for Spark 4.0 and 4.1, which pass neither the start of a micro-batch nor a read limit."""
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Return the end of the next micro-batch."""

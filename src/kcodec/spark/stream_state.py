@@ -26,8 +26,9 @@ logger = logging.getLogger("kcodec.spark")
 class KnownLogs:
     """The logs that a query reads, as of the time `at` of its clock.
 
-    ids: by topic, where they are known. earliest: where each log starts. missing: topics of the position that do not
-    exist.
+    ids:      Known ids by topic.
+    earliest: First offset of each log.
+    missing:  Topics of the position that do not exist.
     """
 
     partitions: list[TopicPartition]
@@ -38,9 +39,9 @@ class KnownLogs:
 
 
 class StreamState(ABC):
-    """The position and the plans of one streaming query; the methods are those of Spark's stream readers.
+    """The position and the plans of one streaming query. The methods are those of Spark's stream readers.
 
-    They raise DataLossError where offsets are lost and failOnDataLoss is true; else each loss is logged once.
+    They raise DataLossError if offsets are lost and failOnDataLoss is true. Otherwise each loss is logged once.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class StreamState(ABC):
 
     @abstractmethod
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
-        """Return where the options say that a query starts, and the ids of the topics."""
+        """Return the starting offsets according to the options, and the ids of the topics."""
 
     @abstractmethod
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
-        """Return the logs, and up to where each can be read: at least to the position, unless that is lost."""
+        """Return the logs, and the offset up to which each can be read: at least the position, unless it is lost."""
 
     @abstractmethod
     def _is_wanted(self, partition: TopicPartition) -> bool:
@@ -94,7 +95,7 @@ class StreamState(ABC):
         return self._initial.to_dict()
 
     def latest_offset(self, start: Mapping[str, Any] | None, *, is_limited: bool = True) -> dict[str, Any]:
-        """Return the end of the next micro-batch; `start` if there is nothing new, or not enough of it.
+        """Return the end of the next micro-batch. Return `start` if there are no new offsets, or not enough.
 
         start: the end of the one before. None: Spark does not pass it (4.0 and 4.1), so that it is the end that was
         returned or planned last. These versions plan the last batch of the checkpoint first, even if it is complete: a
@@ -129,7 +130,7 @@ class StreamState(ABC):
     def _up_to_frozen(
         self, position: StreamOffsets | None, logs: KnownLogs, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """With Trigger.AvailableNow nothing is read that came later; a position that is beyond stays where it is."""
+        """With Trigger.AvailableNow, limit the ends to those stored before. A position beyond them stays unchanged."""
         if self._frozen is None:
             return ends
         kept = {} if position is None else self._kept(position, logs.ids)
@@ -140,7 +141,7 @@ class StreamState(ABC):
         }
 
     def report(self) -> dict[str, Any] | None:
-        """Return the ends of the logs as of the last `latest_offset`, whatever the limits: the lag is up to there."""
+        """Return the ends of the logs at the last `latest_offset`, without limits. The lag is computed from them."""
         return None if self._latest is None else self._latest.to_dict()
 
     def _limited(self, position: StreamOffsets, latest: StreamOffsets, logs: KnownLogs) -> StreamOffsets:
@@ -216,7 +217,7 @@ class StreamState(ABC):
     # Loss
 
     def _losses(self, position: StreamOffsets, logs: KnownLogs, ends: planner.PartitionOffsets) -> list[DataLoss]:
-        """Return what of the position cannot be read any more."""
+        """Return the offsets of the position that can no longer be read."""
         ranges = [
             OffsetRange(*partition, offset, max(offset, ends.get(partition, 0)))
             for partition, offset in sorted(position.offsets.items())

@@ -45,7 +45,8 @@ GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 class TopicStream(StreamState):
     """The position and the plans of one streaming query over topics.
 
-    source: its options (`TopicSource.of(options, is_stream=True)`). clock: seconds, for maxTriggerDelay.
+    source: Options of the query (`TopicSource.of(options, is_stream=True)`).
+    clock:  Returns the time in seconds, for maxTriggerDelay.
 
     The methods are those of Spark's stream readers: `initial_offset`, `latest_offset`, `prepare_for_available_now`,
     `ranges`, `commit`, `report`, `close`. They raise what brokers respond, at the latest after
@@ -69,13 +70,14 @@ class TopicStream(StreamState):
         return offsets, logs.ids
 
     def prepare_for_available_now(self) -> None:
-        """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""
+        """Store the ends of the logs, up to which the query reads with Trigger.AvailableNow."""
         logs = self._logs(None, may_miss=not self._source.fails_on_data_loss)
         self._frozen = self._list(logs.partitions, "latest")
         self._known = None  # it was looked up without a position, of which topics may be missing
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
-        """Return the range of each task of the micro-batch between two positions; the same ones if it is replayed.
+        """Return the range of each task of the micro-batch between two positions. If it is replayed, the ranges are the
+        same.
 
         A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
         """
@@ -101,7 +103,7 @@ class TopicStream(StreamState):
             logger.warning("offsets were not committed for the group %s, which only tools read: %s", group, error)
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections. Further calls do nothing."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -119,7 +121,7 @@ class TopicStream(StreamState):
         return list_offsets(self._admin, wanted, level or self._source.isolation_level) if wanted else {}
 
     def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
-        """Return the logs, at most METADATA_SECONDS old. may_miss: topics that do not exist are no error."""
+        """Return the logs, at most METADATA_SECONDS old. With `may_miss`, missing topics are not an error."""
         now, known = self._clock(), self._known
         if known is None or now - known.at >= (MISSING_SECONDS if known.missing else METADATA_SECONDS):
             known = self._known = self._looked_up(position, now, may_miss)
@@ -194,7 +196,8 @@ class TopicStream(StreamState):
     def _bytes_per_offset(
         self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
     ) -> Mapping[TopicPartition, float]:
-        """By the keys, values and headers of the first records of each partition's backlog."""
+        """Return the mean size of an offset, from keys, values and headers of the first records of each partition's
+        backlog."""
         import pyarrow as pa
 
         backlog = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
@@ -224,7 +227,7 @@ class TopicStream(StreamState):
 
 
 def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | None:
-    """Return the topics that do not exist, if that is all that the error says."""
+    """Return the topics that do not exist, if the error reports nothing else."""
     errors = error.errors if isinstance(error, AdminError) else {next(iter(named)): error}
     gone = {topic for topic, one in errors.items() if isinstance(one, BrokerError) and one.code in GONE}
     return gone if gone and len(gone) == len(errors) else None

@@ -66,11 +66,11 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class TopicSource:
-    """The options of a query over topics, checked. Its repr has no option of the client, which may be a secret.
+    """The checked options of a query over topics. Its repr has no options of the client, which may be secrets.
 
-    planning: those of Spark, in its spelling, as text.
-    reading:  the keyword arguments of `kcodec.read_ranges`, before `with_credentials`.
-    group_id: the group to commit the offsets of a stream for; nothing reads them back.
+    planning: Options of Spark, in its spelling, as text.
+    reading:  Keyword arguments of `kcodec.read_ranges`, before `with_credentials`.
+    group_id: Group for which the offsets of a stream are committed. They are not read back.
     """
 
     planning: Mapping[str, str]
@@ -85,9 +85,10 @@ class TopicSource:
     def of(
         cls, options: Mapping[str, Any], *, is_stream: bool = False, columns: tuple[SparkColumn, ...] | None = None
     ) -> TopicSource:
-        """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret.
+        """Sort the options. Raise ValueError for an unknown or invalid option, without the value of a secret.
 
-        columns: those of the schema of a user; None: the default ones and those of includeHeaders, includeBatchMeta.
+        columns: Columns of the schema of a user. None: the default columns, and those of includeHeaders and
+                 includeBatchMeta.
         """
         planning: dict[str, str] = {}
         reading: dict[str, Any] = {}
@@ -200,9 +201,9 @@ class TopicSource:
     def read(
         self, ranges: Sequence[OffsetRange], on_end: Callable[[int, int], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges as Spark's source has them; log what was read. Used in tasks.
+        """Yield the rows of ranges in the layout of Spark's source, and log the counts. Used in tasks.
 
-        on_end: called at the end with the number of lost offsets and that of corrupt batches that were skipped.
+        on_end: Called at the end with the number of lost offsets and the number of skipped corrupt batches.
         """
         exempt_modules()
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
@@ -218,7 +219,7 @@ class TopicSource:
 
 
 def _read_options(name: str, value: Any) -> dict[str, Any]:
-    """Return an option of the client or of `kcodec.read_ranges`, by its name there; ValueError if the name is
+    """Return an option of the client or of `kcodec.read_ranges`, by its name there. Raise ValueError if the name is
     unknown."""
     folded = name.lower()
     if folded in INSTEAD:
@@ -236,7 +237,7 @@ def _read_options(name: str, value: Any) -> dict[str, Any]:
 
 
 def _take_decoding(planning: dict[str, str], reading: dict[str, Any]) -> None:
-    """checkCrcs, maxBatchBytes and maxDecompressedBytes, spelled as with files."""
+    """Take the options checkCrcs, maxBatchBytes and maxDecompressedBytes, which are spelled as for files."""
     if "checkCrcs" in planning:
         reading["check_crcs"] = _flag(planning, "checkCrcs", True)
     if "maxBatchBytes" in planning or "maxDecompressedBytes" in planning:
@@ -286,7 +287,7 @@ def offsets_at(
 
 
 def _text(value: Any) -> str:
-    """Return an option as Spark has it: True is "true", a dict or a list is JSON."""
+    """Return an option as text in Spark's form: True is "true", a dict or a list is JSON."""
     if isinstance(value, bool | dict | list):
         return json.dumps(value)
     return str(value)

@@ -35,7 +35,7 @@ BytesPerOffset = Callable[[planner.PartitionOffsets, planner.PartitionOffsets], 
 
 @dataclass(frozen=True)
 class TriggerLimits:
-    """The limits of a micro-batch; None is unlimited. max_delay_ms: maximum wait for min_offsets."""
+    """The limits of a micro-batch; None is unlimited. `max_delay_ms` is the maximum wait for `min_offsets`."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -63,9 +63,9 @@ NO_LIMITS = TriggerLimits()
 
 
 class TriggerControl:
-    """Applies the limits to one micro-batch after the other; knows when the last one was let through.
+    """Applies the limits to successive micro-batches, and stores the time of the last one.
 
-    bytes_per_offset: the function that estimates the bytes of an offset between two positions, for max_bytes.
+    bytes_per_offset: Function that estimates the bytes of an offset between two positions, for max_bytes.
     """
 
     def __init__(
@@ -82,9 +82,10 @@ class TriggerControl:
     def end(
         self, start: planner.PartitionOffsets, available: planner.PartitionOffsets, *, may_delay: bool
     ) -> dict[TopicPartition, int]:
-        """Return the end of the micro-batch that begins at `start`, which is `start` where it has to wait.
+        """Return the end of the micro-batch that begins at `start`. If it has to wait, return `start`.
 
-        start: of every partition of `available`. may_delay: False with Trigger.AvailableNow, which must come to an end.
+        start:     Offset of each partition in `available`.
+        may_delay: False with Trigger.AvailableNow, which must end.
         """
         limits, now = self._limits, self._clock()
         waited_ms = limits.max_delay_ms if self._last is None else int((now - self._last) * 1000)

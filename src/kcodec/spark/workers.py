@@ -22,11 +22,12 @@ BatchFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"
 
 
 def exempt_modules() -> None:
-    """Exempt what a Python process of Spark has loaded from later garbage collections. Call it when a task begins.
+    """Exempt the loaded modules of a Python process of Spark from later garbage collections. Call this when a task
+    begins.
 
-    Spark collects garbage after each task of a Python worker that it uses again. With pyarrow and pandas loaded that
-    takes 40 ms of processor time, more than a task of the exactly-once sink needs for 100,000 rows. Nothing happens in
-    processes that Spark has not started, and where no module was loaded since the last call.
+    Spark collects garbage after each task of a Python worker that it uses again. If pyarrow and pandas are loaded, this
+    can take longer than the rest of a task (docs/design/spark-sink.md). This function does nothing in processes that
+    Spark has not started, or if no module was loaded since the last call.
     """
     if not os.environ.keys() & WORKER_VARIABLES or _exempted.get(os.getpid()) == len(sys.modules):
         return

@@ -68,7 +68,7 @@ NO_STREAM_WRITE = (
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write, checked.
+    """The checked options of a write.
 
     topic:    Topic of all rows; None: the column `topic` has it.
     producer: Options of `kcodec.client.Producer`, and the name of the provider of credentials.
@@ -79,7 +79,7 @@ class WriteOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> WriteOptions:
-        """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret."""
+        """Sort the options. Raise ValueError for an unknown or invalid option, without the value of a secret."""
         topic, delivery = None, "at_least_once"
         producer: dict[str, Any] = {}
         for name, value in options.items():
@@ -125,12 +125,13 @@ def _producer_options(name: str, value: Any) -> dict[str, Any]:
 
 
 def _check_values(producer: Mapping[str, Any]) -> None:
-    """Raise ValueError now, not in each task. TLS and SASL are checked in tasks: their files may be there only."""
+    """Raise ValueError on the driver instead of in each task. TLS and SASL are checked in tasks, because their files
+    may exist only there."""
     take_options({name: value for name, value in producer.items() if not name.startswith(SECURITY)})
 
 
 def batch_writer(options: Mapping[str, Any], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """Return what ``df.write`` uses. Raise ValueError for options and schemas that are not those of a sink."""
+    """Return the writer for ``df.write``. Raise ValueError for options and schemas that are not those of a sink."""
     sink = WriteOptions.of(options)
     if overwrite:
         raise ValueError(NO_OVERWRITE)
@@ -142,7 +143,8 @@ def batch_writer(options: Mapping[str, Any], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, Any], schema: StructType) -> KcodecStreamWriter:
-    """Return what ``df.writeStream`` uses; as in Spark's own sink all output modes append. Raise as `batch_writer`.
+    """Return the writer for ``df.writeStream``. As in Spark's own sink, all output modes append. Raise the errors of
+    `batch_writer`.
 
     Spark calls it for each micro-batch and again for its commit.
     """
@@ -154,48 +156,48 @@ def stream_writer(options: Mapping[str, Any], schema: StructType) -> KcodecStrea
 
 @dataclass
 class WrittenRows(WriterCommitMessage):
-    """What a task reports to the driver: the number of its rows, all of them acknowledged."""
+    """The report of a task to the driver: the number of its rows, which are all acknowledged."""
 
     rows: int
 
 
 class KcodecWriter(DataSourceArrowWriter):
-    """The writer of a batch query. Pickles."""
+    """The writer of a batch query. It can be pickled."""
 
     def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
         self._sink = sink
         self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
-        """Write the rows of a task; every one of them is acknowledged when it returns."""
+        """Write the rows of a task. They are all acknowledged when this returns."""
         return WrittenRows(write_rows(iterator, self._columns, self._sink.producer))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written: it is in the topic already."""
+        """Log the number of written rows, which are already in the topic."""
         _log_commit("the job", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written: it stays in the topic."""
+        """Log the number of written rows, which stay in the topic."""
         _log_abort("the job", messages)
 
 
 class KcodecStreamWriter(StreamArrowWriter):  # type: ignore[misc]
-    """The same for the micro-batches of a streaming query."""
+    """The writer of the micro-batches of a streaming query."""
 
     def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
         self._sink = sink
         self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
-        """As `KcodecWriter.write`."""
+        """See `KcodecWriter.write`."""
         return WrittenRows(write_rows(iterator, self._columns, self._sink.producer))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """As `KcodecWriter.commit`."""
+        """See `KcodecWriter.commit`."""
         _log_commit(f"batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """As `KcodecWriter.abort`."""
+        """See `KcodecWriter.abort`."""
         _log_abort(f"batch {batchId}", messages)
 
 
@@ -218,9 +220,9 @@ def _log_abort(what: str, messages: Iterable[WriterCommitMessage | None]) -> Non
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options: Mapping[str, Any]) -> int:
-    """Send rows to their topics and wait until all are acknowledged; return their number.
+    """Send rows to their topics and wait until all are acknowledged. Return their number.
 
-    The first error ends it: KcodecError, whose text has the rows by their numbers in this task. The producer is kept
+    Raise KcodecError for the first error, whose text has the numbers of the rows in this task. The producer is kept
     for later calls with the same options, and closed after an error.
     """
     exempt_modules()
@@ -243,7 +245,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options:
 
 
 class _SentRows(NamedTuple):
-    """Rows of a task that were given to the producer together: the numbers of the first and of the last one."""
+    """Rows of a task that were passed to the producer together: the numbers of the first and the last row."""
 
     topic: str
     first: int
@@ -252,7 +254,7 @@ class _SentRows(NamedTuple):
 
 
 class _TaskRows:
-    """The rows of a task on their way. count: number of rows that were given to the producer."""
+    """The rows of a task that are being sent. `count` is the number of rows that were passed to the producer."""
 
     def __init__(self, kept: KeptProducer) -> None:
         self.kept = kept
@@ -260,7 +262,7 @@ class _TaskRows:
         self._under_way: deque[_SentRows] = deque()
 
     def send(self, batch: pa.RecordBatch, columns: SinkColumns) -> None:
-        """Give a batch to the producer; raise the error of earlier ones, and of a row that makes no record."""
+        """Pass a batch to the producer. Raise the error of earlier batches, or of a row that cannot be encoded."""
         try:
             for rows in columns.by_topic(batch):
                 self._under_way.append(self._send(rows))
@@ -271,7 +273,7 @@ class _TaskRows:
             self._check(self._under_way.popleft())
 
     def wait(self) -> None:
-        """Wait until all rows are acknowledged, by the deadline of the producer at last."""
+        """Wait until all rows are acknowledged, at most until the deadline of the producer."""
         while self._under_way:
             self._check(self._under_way.popleft())
 
@@ -306,7 +308,7 @@ def _task_name() -> str:
 
 
 class KeptProducer(NamedTuple):
-    """A producer and its options, secrets included."""
+    """A producer and its options, including secrets."""
 
     options: dict[str, Any]
     producer: Producer
@@ -324,12 +326,12 @@ class _Producers:
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Also in a forked child, where another thread may have held the lock."""
+        """Forget all producers. This also runs in a forked child, where another thread may have held the lock."""
         self._lock = threading.Lock()
         self._idle: list[KeptProducer] = []  # the most recently used one comes last
 
     def take(self, options: dict[str, Any]) -> KeptProducer:
-        """Return an idle producer with these options, or a new one. A task has it for itself until it gives it back."""
+        """Return an idle producer with these options, or a new one. Only this task uses it until `give_back`."""
         with self._lock:
             found = next((one for one in self._idle if one.options == options), None)
             if found is not None:
@@ -346,7 +348,8 @@ class _Producers:
             one.producer.close()
 
     def close(self, kept: KeptProducer) -> None:
-        """Close a producer whose task has failed. The errors of its rows are not raised: the task raises the first."""
+        """Close a producer whose task has failed. Do not raise the errors of its rows, because the task raises the
+        first one."""
         with suppress(KcodecError):
             kept.producer.close(timeout=0)
 

@@ -72,7 +72,7 @@ def create_topic(
     configs: Mapping[str, str],
     timeout_ms: int = 15000,
 ) -> None:
-    """Create a topic; replication factor -1 is the broker's. Raises BrokerRefused, OSError."""
+    """Create a topic. With the replication factor -1, the broker chooses it. Raise BrokerRefused or OSError."""
     topic = messages.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -95,7 +95,7 @@ def end_offsets(address: str, topic: str, partitions: Sequence[int]) -> dict[int
 
 
 def coordinator(address: str, kind: str, key: str) -> int | None:
-    """Return the node that coordinates this "transaction" or "group"; None: unknown at the moment."""
+    """Return the node that coordinates this "transaction" or "group"; None if it is unknown at the moment."""
     found = _request(address, messages.FindCoordinatorRequest(key=key, key_type=COORDINATOR_TYPES[kind]), 1)
     if found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
         return None

@@ -35,8 +35,8 @@ class KeyPair:
 class Certificates:
     """An authority and its certificates, created on first use; calls with the same name return the same files.
 
-    names:       the names in the brokers' certificate: host names and addresses.
-    has_expired: create a brokers' certificate that expired yesterday.
+    names:       Names in the brokers' certificate: host names and addresses.
+    has_expired: Create a brokers' certificate that expired yesterday.
 
         kafka = ApacheKafka(tls=Certificates(names=["elsewhere.test"]))
     """
@@ -163,7 +163,7 @@ def certificate_builder(
 
 
 def key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    """Return the usage of a key; Python requires it of authorities since 3.13 (VERIFY_X509_STRICT)."""
+    """Return the usage of a key, which Python 3.13 and later require of authorities (VERIFY_X509_STRICT)."""
     from cryptography import x509
 
     return x509.KeyUsage(

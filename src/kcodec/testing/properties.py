@@ -63,8 +63,8 @@ class Listener:
 # The address to advertise for a listener (CLIENT or BROKER), as (host, port) or "host:port"; None: its own.
 Advertise = Callable[[Listener], "tuple[str, int] | str | None"]
 
-# Small enough for a heap of 64 MiB, quick to start and to notice what tests do to it. Data is kept however old its
-# timestamps are; a topic that was not created is an error.
+# The buffers are small enough for the default heap of 96 MB. The intervals are short, so that the broker starts quickly
+# and soon reacts to a test. Data is kept whatever its timestamps are. A topic that was not created is an error.
 DEFAULTS: dict[str, Value] = {
     "num.partitions": 3,
     "auto.create.topics.enable": False,
@@ -80,7 +80,7 @@ DEFAULTS: dict[str, Value] = {
     "log.message.timestamp.after.max.ms": (1 << 63) - 1,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
-    # Of the consumer protocol only the bounds: what holds for a group is set for that group (consumer.*).
+    # For the consumer protocol, only the bounds are set. Tests set the values for each group (consumer.*).
     "group.consumer.min.session.timeout.ms": 1000,
     "group.consumer.min.heartbeat.interval.ms": 100,
     "offsets.topic.num.partitions": 3,
@@ -98,7 +98,7 @@ DEFAULTS: dict[str, Value] = {
 def free_port(taken: set[int], preferred: int | None = None) -> int:
     """Return a port of PORTS that is not in use and not in `taken`, and add it there.
 
-    preferred: the port to return if it is free.
+    preferred: Port to return if it is free.
     """
     for attempt in range(PORT_ATTEMPTS):
         port = preferred if preferred is not None and not attempt else random.SystemRandom().choice(PORTS)
@@ -118,7 +118,7 @@ def free_port(taken: set[int], preferred: int | None = None) -> int:
 def listeners_of(node: int, taken: set[int], client_port: int | None = None) -> dict[str, Listener]:
     """Return the listeners of a node by name, on ports that are free now.
 
-    client_port: that of the listener CLIENT, if it is free.
+    client_port: Port of the listener CLIENT, if it is free.
     """
     ports = {name: free_port(taken, client_port if name == "CLIENT" else None) for name in NAMES}
     return {name: Listener(name, node, HOST, port) for name, port in ports.items()}
@@ -170,7 +170,7 @@ def server_properties(
         "transaction.state.log.min.isr": (nodes + 1) // 2,
         "share.coordinator.state.topic.replication.factor": nodes,
         "share.coordinator.state.topic.min.isr": (nodes + 1) // 2,
-        # A killed broker may register again, and loses what it leads, only when its session is over.
+        # A killed broker may register again, and loses its partitions, only after the end of its session.
         "broker.session.timeout.ms": 2500 if nodes == 1 else 4000,
         **DEFAULTS,
         **more,

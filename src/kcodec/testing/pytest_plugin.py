@@ -28,10 +28,10 @@ from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
 __all__ = ["KafkaFactory", "apache_kafka", "apache_kafka_factory", "kcodec_broker"]
 
-# Takes what ApacheKafka takes.
+# A function with the arguments of ApacheKafka.
 KafkaFactory = Callable[..., ApacheKafka]
 
-# All, for their logs; and of these, in the order of their start, what the factory made.
+# All brokers, for their logs; and those of the factory, in the order of their start.
 _STARTED: list[ApacheKafka] = []
 _MADE: list[ApacheKafka] = []
 _IN_TEST: pytest.StashKey[int] = pytest.StashKey()

@@ -69,7 +69,7 @@ class ListenerSecurity:
         return ("SASL_" if self.mechanisms else "") + ("SSL" if self.certificates else "PLAINTEXT")
 
     def properties(self, directory: Path) -> dict[str, Value]:
-        """Return the server.properties; certificates are written below `directory`."""
+        """Return the server.properties. Certificates are written to a folder in `directory`."""
         found: dict[str, Value] = {}
         if self.certificates is not None:
             self.certificates.keep_in(directory)
@@ -91,7 +91,8 @@ class ListenerSecurity:
         return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.token_server.jwks_endpoint}"]
 
     def format_options(self) -> list[str]:
-        """Return options of kafka-storage that create SCRAM users; salted here, as it does not accept commas."""
+        """Return options of kafka-storage that create SCRAM users. Passwords are salted here, because kafka-storage
+        accepts no commas."""
         found = []
         for mechanism in self.mechanisms:
             if mechanism.startswith("SCRAM"):

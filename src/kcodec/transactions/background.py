@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A commit in the background (commit_transaction_async), and the transaction that begins before it has ended.
 
-The records of that following transaction stay in the buffer, in batches of their own, until EndTxn has succeeded: only
-then do its producer id and epoch exist, and an error of the commit concerns the following transaction, too, as the
-application has built it on the success of the commit. Rules:
+The records of the following transaction stay in the buffer, in separate batches, until EndTxn has succeeded. Only then
+do its producer id and epoch exist. An error of the commit also ends the following transaction, because the application
+began it on the assumption that the commit succeeds. Rules:
 
-- One commit is under way at a time. `commit_async` raises TransactionStateError until the last one has ended.
+- Only one commit is in progress at a time. `commit_async` raises TransactionStateError until the last one has ended.
 - Calls of the following transaction that need the outcome (offsets, commit, abort, release) wait for it.
-- If the commit succeeds, the following transaction is open as any other, and its records are sent.
-- If the commit fails, records of the following transaction fail with the error of the commit, its calls raise that
-  error, and its abort also ends what the commit has left open. Without an outcome (UnknownOutcomeError) the following
+- If the commit succeeds, the following transaction becomes an ordinary open transaction, and its records are sent.
+- If the commit fails, records of the following transaction fail with the error of the commit, and its calls raise this
+error. Its abort also ends the transaction that the commit has left open. Without an outcome (UnknownOutcomeError) the
+following
   transaction is DISCARDED: its `commit` must not repeat the EndTxn of the one before.
 - An error that no caller has retrieved is raised by the next begin, or by the close of the producer. If the outcome is
   unknown, a `commit` raises it, too, and only the next `commit` repeats the EndTxn.
@@ -37,9 +38,9 @@ CompleteCommit = Callable[[ProducerTransaction, float], Flow[None]]
 
 
 class BackgroundCommit:
-    """The commit of one producer that is under way, if any. All methods run on the I/O thread.
+    """The commit in the background of one producer, if one is in progress. All methods run on the I/O thread.
 
-    refusal: why this producer has no commits in the background; None if it has.
+    refusal: Reason why this producer cannot commit in the background; None if it can.
     """
 
     def __init__(self, context: ProducerContext) -> None:
@@ -51,7 +52,7 @@ class BackgroundCommit:
     # The commit
 
     def begin(self, result: CommitResult, deadline: float, complete: CompleteCommit) -> Flow[None]:
-        """Begin the commit of the open transaction with `complete`; `result` gets its outcome."""
+        """Begin the commit of the open transaction with `complete`. `result` gets its outcome."""
         context = self._context
         if self._task is not None:
             raise self._illegal("the last commit is still under way: wait for its result first")
@@ -109,13 +110,13 @@ class BackgroundCommit:
             yield from wait(context.changed, left)
 
     def until_open(self, deadline: float) -> Flow[None]:
-        """Wait for the commit if a transaction has begun after it, as the next call of that one needs the outcome.
-        Raise DeliveryTimeoutError at the deadline; the call can then be repeated."""
+        """If another transaction has begun after the commit, wait for the commit, because the next call of that
+        transaction needs the outcome. Raise DeliveryTimeoutError at the deadline; the call can then be repeated."""
         if self._context.state is State.BUFFERING:
             yield from self.until_ended(deadline)
 
     def end_at_close(self, deadline: float | None) -> Flow[None]:
-        """Wait for the commit when the producer closes; cancel it at the deadline."""
+        """When the producer closes, wait for the commit. Cancel it at the deadline."""
         context = self._context
         while self._task is not None:
             left = None if deadline is None else deadline - context.cluster.clock()
@@ -127,7 +128,8 @@ class BackgroundCommit:
 
     @property
     def is_over(self) -> bool:
-        """Whether no commit is under way, and a caller has got the error of the last one, if any. On any thread."""
+        """Whether no commit is in progress, and a caller has retrieved the error of the last one, if any. Any thread
+        may read this."""
         result = self._context.commit_result
         return self._task is None and (result is None or result.unretrieved is None)
 
@@ -137,10 +139,10 @@ class BackgroundCommit:
             self._context.commit_result.forget_all(error)
 
     def take_unretrieved(self, remedy: str = "recreate") -> BaseException | None:
-        """Return the error of the last commit if no caller has got it; it then counts as retrieved.
+        """Return the error of the last commit if no caller has retrieved it. It then counts as retrieved.
 
-        remedy: replaces "abort" in the error if its transaction has been aborted since then, as nothing is open that
-        the caller could abort. The default is for a producer that is closed.
+        remedy: Replaces "abort" in the error if the transaction has been aborted meanwhile, because the caller then has
+                nothing to abort. The default is for a producer that is closed.
         """
         result = self._context.commit_result
         if result is None or result.unretrieved is None:
@@ -151,7 +153,7 @@ class BackgroundCommit:
         return error
 
     def raise_unretrieved(self) -> None:
-        """Raise the error of the last commit if no caller has got it, in a call that can be repeated."""
+        """Raise the error of the last commit if no caller has retrieved it, in a call that can be repeated."""
         error = self.take_unretrieved("retry")
         if error is not None:
             raise error.with_traceback(None)
@@ -159,7 +161,7 @@ class BackgroundCommit:
     # The transaction after it
 
     def begin_following(self, *, is_new_flow: bool) -> ProducerTransaction:
-        """Begin the next transaction while the commit is under way."""
+        """Begin the next transaction while the commit is in progress."""
         context = self._context
         assert context.commit_result is not None and context.producer is not None and context.records is not None
         following = context.following = ProducerTransaction(context.producer, is_new_flow)
@@ -169,7 +171,7 @@ class BackgroundCommit:
         return following
 
     def fail_following(self, error: BaseException) -> None:
-        """Note that the following transaction can only be aborted, whatever comes of the commit."""
+        """Note that the following transaction can only be aborted, whatever the outcome of the commit."""
         context = self._context
         if self._failure is None and context.records is not None:
             self._failure = error

@@ -16,8 +16,8 @@ log = logging.getLogger("kcodec.transactions")
 class CommitResult:
     """The result of a commit in the background; the public classes wait for it.
 
-    deadline:     the latest time at which it ends, by the monotonic clock.
-    is_retrieved: whether a caller has got the error, or a callback has.
+    deadline:     Latest time at which it ends, by the monotonic clock.
+    is_retrieved: Whether a caller or a callback has received the error.
     """
 
     __slots__ = ("_callbacks", "_check_wait", "_error", "_is_done", "_lock", "deadline", "is_retrieved", "name")
@@ -39,7 +39,7 @@ class CommitResult:
         return self._is_done
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback` with this object when the commit has ended, at once if it already has.
+        """Call `callback` with this object when the commit has ended, or immediately if it has already ended.
 
         The callback runs on the producer's I/O thread (asyncio: in its event loop), or at once in the caller's thread
         if the commit has ended. It must be quick and must not block. Its exceptions are logged. A callback counts as
@@ -68,18 +68,18 @@ class CommitResult:
         self._check_wait()
 
     def outcome(self) -> None:
-        """Raise the error of the commit, once it has ended."""
+        """Raise the error of the commit, if any. The commit must have ended."""
         error = self.retrieved()
         if error is not None:
             raise error.with_traceback(None)
 
     def retrieved(self) -> BaseException | None:
-        """Return the error of the commit, once it has ended; it then counts as retrieved."""
+        """Return the error of the commit, if any, which then counts as retrieved. The commit must have ended."""
         self.is_retrieved = True
         return self._error
 
     def finish(self, error: BaseException | None) -> None:
-        """For the manager: end it and call the callbacks."""
+        """End the commit and call the callbacks. Only the manager calls this."""
         with self._lock:
             if self._is_done:
                 return
@@ -92,7 +92,7 @@ class CommitResult:
                 log.exception("a callback of the commit of %r failed", self.name)
 
     def forget_all(self, error: BaseException) -> None:
-        """In a forked child: end it without calling callbacks. The error is the parent's to report."""
+        """In a forked child: end the commit without calling callbacks, because the parent reports the error."""
         if not self._is_done:
             self._is_done, self._error = True, error
             self._callbacks = []
@@ -100,7 +100,7 @@ class CommitResult:
 
     @property
     def unretrieved(self) -> BaseException | None:
-        """The error, if it has ended with one that no caller has got."""
+        """The error, if the commit has ended with an error that no caller has retrieved."""
         return None if self.is_retrieved else self._error
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a transaction: wait for what is under way, send EndTxn, and change the state with its outcome."""
+"""The end of a transaction: wait for its requests, send EndTxn, and change the state according to the outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TransactionCompletion:
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
         """Flush, then send EndTxn. A call after UnknownOutcomeError repeats the same EndTxn. If a commit in the
-        background ended with this error and no caller has got it, raise it first.
+        background ended with this error and no caller has retrieved it, raise it first.
 
         Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError if EndTxn was
         not sent, UnknownOutcomeError if it was sent and got no response.
@@ -62,11 +62,12 @@ class TransactionCompletion:
             yield from self._end(transaction, is_commit=True, deadline=deadline)
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
-        """Drop what is not sent, wait for what is under way, then send EndTxn. A fatal error is raised again."""
+        """Drop records that are not sent, wait for requests in flight, then send EndTxn. Raise a fatal error again."""
         context = self._context
         deadline = context.deadline(timeout)
         if context.state in {State.BUFFERING, State.ABORTABLE_ERROR}:
-            # A commit that a record has failed still waits for the others, and must see the state that it has left.
+            # A commit that has failed because of a record still waits for the other records, and must see its own
+            # state.
             yield from self._background.until_ended(deadline)
         if context.state is State.DISCARDED:
             self._background.discard()
@@ -84,7 +85,7 @@ class TransactionCompletion:
                 context.following = None
 
     def flush(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
-        """Wait until nothing of the transaction is under way."""
+        """Wait until no request of the transaction is in flight."""
         context = self._context
         try:
             if context.records is not None:
@@ -103,7 +104,7 @@ class TransactionCompletion:
             raise
 
     def _end(self, transaction: ProducerTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
-        """Send EndTxn if necessary; the state changes with its outcome."""
+        """Send EndTxn if necessary, and change the state according to the outcome."""
         context = self._context
         following: ProducerIdAndEpoch | None = transaction.producer
         if transaction.is_sent:
@@ -148,14 +149,14 @@ class TransactionCompletion:
         except Failed as failed:
             if failed.disposition is not TransactionDisposition.EMPTY or transaction.receipt or transaction.groups:
                 raise
-        # A shared transaction that no writer wrote to. The abort raises the epoch: a late writer is refused and cannot
-        # write to the next transaction.
+        # A shared transaction to which no writer has written. The abort bumps the epoch, so that a late writer is
+        # refused and cannot write to the next transaction.
         log.info("%s: no writer wrote to the shared transaction; there is nothing to commit", context.transactional_id)
         return (yield from end_transaction(context.cluster, ending, False, deadline))
 
     @contextmanager
     def _interruptible(self, transaction: ProducerTransaction) -> Iterator[None]:
-        """Note in the state that the end in this block was cancelled, and in its error that it was late."""
+        """If the end in this block is cancelled, note this in the state. If it is late, note this in its error."""
         try:
             yield
         except GeneratorExit:
@@ -169,8 +170,8 @@ class TransactionCompletion:
         """Note that a commit or an abort was cancelled."""
         context = self._context
         if context.state is State.COMMITTING and transaction.is_end_unconfirmed:
-            # Ctrl-C and a cancelled task look the same in the block, which aborts the transaction, and here, where the
-            # broker may commit it. A commit in the background logs this itself.
+            # A cancellation within the block aborts the transaction. A cancellation here looks the same to the program,
+            # but the broker may commit the transaction. A commit in the background logs this itself.
             log.warning(
                 "%s: the commit was interrupted after it was sent, and its outcome is unknown: the transaction may be "
                 "committed, aborted or still open. If it is still open, the next begin aborts it",
@@ -181,7 +182,7 @@ class TransactionCompletion:
             context.move(event, context.blocked("its end was interrupted"))
 
     def close(self, timeout: float | None) -> Flow[None]:
-        """Abort an open transaction when the producer closes. Errors are logged, as no caller can handle them any
+        """Abort an open transaction when the producer closes. Log errors, because no caller can handle them any
         more."""
         context = self._context
         deadline = None if timeout is None else context.deadline(timeout)

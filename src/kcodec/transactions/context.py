@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of one transactional producer share: its identity, its state, and its open transaction.
+"""The shared state of the parts of one transactional producer: identity, state, and open transaction.
 
 `TransactionManager` has the calls, `TransactionCompletion` the end of a transaction, `TransactionMaintenance` the
 requests that no call waits for, and `BackgroundCommit` a commit in the background. Each of them has the context, and
@@ -33,24 +33,25 @@ _EVENTS = {
     TransactionDisposition.FATAL: Event.FATAL,
     TransactionDisposition.UNCONFIRMED: Event.UNCONFIRMED,
     TransactionDisposition.INTERRUPTED: Event.INTERRUPTED,
-    # Records were acknowledged and the coordinator knows nothing of them.
+    # Records were acknowledged, but the coordinator does not know of them.
     TransactionDisposition.EMPTY: Event.FATAL,
 }
 
 
 class ProducerContext:
-    """See the module. All methods run on the I/O thread, or under the producer's lock.
+    """The shared state of one transactional producer. All methods run on the I/O thread, or under the producer's lock.
 
-    state, kept_error: see `kcodec.transactions.state`.
-    producer:          the last (id, epoch), also when it may not be used any more.
-    open:              the open transaction, or the last one; during a commit in the background, its transaction.
-    following:         the transaction that has begun after that commit, until it is open, or was aborted.
-    commit_result:     the result of the last commit in the background.
-    records:           the producer's core.
-    changed:           set when the state, or what a call waits for, has changed.
-    wake:              set when the maintenance has work.
-    is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was used for one.
-    is_init_unconfirmed: an InitProducerId got no response.
+    state, kept_error: See `kcodec.transactions.state`.
+    producer:          The last (id, epoch), even if it must not be used any more.
+    open:              The open transaction, or the last one. During a commit in the background, its transaction.
+    following:         The transaction that has begun after this commit, until it is open or was aborted.
+    commit_result:     The result of the last commit in the background.
+    records:           The producer's core.
+    changed:           Set when the state, or a condition for which a call waits, has changed.
+    wake:              Set when the maintenance has work.
+    is_epoch_spent:    Whether the epoch must not be used for another transaction.
+    is_epoch_used:     Whether the epoch was used for a transaction.
+    is_init_unconfirmed: Whether an InitProducerId got no response.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str, transaction_timeout_ms: int, max_block: float) -> None:
@@ -95,12 +96,13 @@ class ProducerContext:
         self.move(event)
 
     def note_raised(self) -> None:
-        """Note that a call of the following transaction raised the error of the commit: a caller has got it."""
+        """Note that a call of the following transaction raised the error of the commit, which is therefore
+        retrieved."""
         if self.commit_result is not None:
             self.commit_result.is_retrieved = True
 
     def move(self, event: Event, error: BaseException | None = None) -> None:
-        """Change to the state that the event leads to; `error` is kept if that state keeps one."""
+        """Change to the state to which the event leads. Store `error` if this state keeps an error."""
         before = self.state
         self.state = next_state(before, event, self._name)
         if self.state in RAISES_KEPT_ERROR:
@@ -132,7 +134,7 @@ class ProducerContext:
         return transaction
 
     def _note_lost(self) -> None:
-        """Prevent the commit after an error, unless other processes have the handle, or an EndTxn is on its way."""
+        """Prevent the commit after an error, unless other processes have the handle, or an EndTxn is in flight."""
         transaction = self.open
         if transaction is None or transaction.is_shared or transaction.is_commit_unconfirmed:
             return
@@ -157,7 +159,7 @@ class ProducerContext:
         return self._refusals[self.state]
 
     def note_refused(self, error: BaseException) -> None:
-        """Note that `send` raised the error of `refuse_sends`. On any thread."""
+        """Note that `send` raised the error of `refuse_sends`. This may be called on any thread."""
         if error is self.kept_error:
             self.note_raised()
         for state in State:
@@ -174,7 +176,7 @@ class ProducerContext:
 
     @property
     def now_open(self) -> ProducerTransaction:
-        """The transaction of a state that has one."""
+        """The open transaction, in a state in which one exists."""
         if self.open is None:
             raise TransactionStateError(
                 "no transaction has begun: call begin_transaction() first", state=self.state.name, event="SEND"
@@ -182,14 +184,15 @@ class ProducerContext:
         return self.open
 
     def note_sent(self, transaction: ProducerTransaction) -> None:
-        """Note that a request of the transaction is sent: EndTxn is needed, and the coordinator's clock is running."""
+        """Note that a request of the transaction is sent, so that EndTxn is needed and the coordinator's time limit
+        runs."""
         transaction.is_sent = True
         if transaction.sent_at is None:
             transaction.sent_at = self.cluster.clock()
             self.wake.set()
 
     def ending(self, transaction: ProducerTransaction) -> Ending:
-        """Return the transaction in the form that the flows which end or investigate it need."""
+        """Return the transaction in the form for the flows that end or investigate it."""
 
         def is_over_time(_: object) -> bool:
             return transaction.seconds_open(self.cluster.clock()) >= self.transaction_timeout_ms / 1000
@@ -240,7 +243,7 @@ class ProducerContext:
         self.is_init_unconfirmed = True
 
     def deadline(self, timeout: float | None) -> float:
-        """Return the end of a call with this timeout in seconds; None: `max_block`."""
+        """Return the deadline of a call with this timeout in seconds. None stands for `max_block`."""
         return self.cluster.clock() + (self.max_block if timeout is None else timeout)
 
     def left(self, deadline: float) -> float:
@@ -250,14 +253,15 @@ class ProducerContext:
     # Errors
 
     def fail(self, failed: Failed) -> None:
-        """Change the state after a failure; INVESTIGATE has been investigated before."""
+        """Change the state after a failure. The caller has already resolved INVESTIGATE."""
         error = failed.error
         if (
             failed.disposition is TransactionDisposition.FATAL
             and isinstance(error, UnknownOutcomeError)
             and error.__cause__
         ):
-            # The call says that the outcome is unknown; all calls after it, why the producer is finished.
+            # This call reports that the outcome is unknown. All later calls report why the producer can no longer be
+            # used.
             error = error.__cause__
         self.move(_EVENTS[failed.disposition], error)
 
@@ -267,7 +271,7 @@ class ProducerContext:
         return abortable(text, ErrorCode.REQUEST_TIMED_OUT, self.transactional_id)
 
     def advise(self, error: BaseException) -> None:
-        """Set the remedy of a late call that left a transaction which can only be aborted."""
+        """Set the remedy of the error of a late call, after which the transaction can only be aborted."""
         if isinstance(error, DeliveryTimeoutError) and self.state is State.ABORTABLE_ERROR:
             error.remedy = "abort"
 

@@ -44,11 +44,12 @@ NEW_FLOW_VERSION = 5
 def end_transaction(
     cluster: Cluster, ending: Ending, is_commit: bool, deadline: float
 ) -> Flow[ProducerIdAndEpoch | None]:
-    """Commit or abort. Return the (producer id, epoch) of the next transaction, None if that needs InitProducerId.
+    """Commit or abort. Return the (producer id, epoch) of the next transaction, or None if InitProducerId is needed for
+    it.
 
     If the coordinator rejects a commit but DescribeTransactions shows that it is committed, it counts as a commit.
-    Raise Failed with the disposition. Its error is an AuthenticationError if a broker rejected the login, so that
-    nothing was sent, or so that the outcome of an abort that the coordinator rejected is not known.
+    Raise Failed with the disposition. Its error is an AuthenticationError if a broker rejected the login. Either
+    nothing was sent then, or the reason why the coordinator rejected an abort is unknown.
     """
     word = "commit" if is_commit else "abort"
     doing = f"EndTxn ({word}) of {ending.transactional_id!r}"
@@ -60,7 +61,8 @@ def end_transaction(
         deadline,
         on_no_response=ending.on_no_response,
         is_uncertain=lambda code: code not in CERTAIN_CODES,
-        # An open transaction stops readers until its timeout, so an abort is worth sending without a response, too.
+        # An open transaction blocks readers until its timeout, so an abort is sent even if there is no time to wait for
+        # the response.
         is_sent_late=not is_commit,
         unconfirmed=int(is_commit and ending.is_commit_unconfirmed),
     )
@@ -127,9 +129,9 @@ def _without_response(coordinator: CoordinatorCall, is_commit: bool, error: Base
 
 
 def _refused_commit(coordinator: CoordinatorCall, ending: Ending, code: int) -> Flow[Failed]:
-    """Return what a rejected commit means. After a copy that got no response, an error that the epoch is too old says
-    nothing about that copy: it may have been committed before another producer took over. INVALID_TXN_STATE in the new
-    flow does: the transaction was not committed."""
+    """Return the meaning of a rejected commit. If an earlier copy got no response, an error about an old epoch does not
+    show the outcome: the copy may have committed the transaction before another producer took over. In the new flow,
+    INVALID_TXN_STATE shows that the transaction was not committed."""
     doing, is_fenced = coordinator.doing, code in FENCED_CODES
     failed = failure("EndTxn", code, doing, resource=ending.transactional_id)
     if is_fenced or code == ErrorCode.INVALID_TXN_STATE:
@@ -141,8 +143,8 @@ def _refused_commit(coordinator: CoordinatorCall, ending: Ending, code: int) -> 
 
 
 def _unknown(doing: str, last: Failed) -> Failed:
-    """Return the failure of an unknown outcome. last: the meaning of the response to the last copy. If the producer is
-    still usable after that, it is usable after this failure."""
+    """Return the failure of an unknown outcome. `last` is the meaning of the response to the last copy. If the producer
+    is still usable after it, it is also usable after this failure."""
     unknown = UnknownOutcomeError(
         f"{doing}: the outcome is unknown: one request got no response, and a later one was rejected: {last.error}. "
         "The transaction may have been committed before that",
@@ -154,8 +156,8 @@ def _unknown(doing: str, last: Failed) -> Failed:
 
 
 def _check_refused_abort(coordinator: CoordinatorCall, ending: Ending, code: int) -> Flow[None]:
-    """Raise Failed if another producer took over, or the transaction was or may have been committed. Otherwise nothing
-    is open any more: the coordinator timed the transaction out, or nothing was ever added to it."""
+    """Raise Failed if another producer took over, or if the transaction was or may have been committed. Otherwise the
+    transaction is no longer open: the coordinator has aborted it after its timeout, or nothing was ever added to it."""
     doing, is_invalid = coordinator.doing, code == ErrorCode.INVALID_TXN_STATE
     failed = failure("EndTxn", code, doing, resource=ending.transactional_id)
     if is_invalid and not (ending.is_commit_unconfirmed or ending.is_new_flow or ending.is_shared):

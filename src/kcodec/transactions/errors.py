@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meaning of error codes in transactional requests for the producer: a table for each request, and error texts.
+"""The meaning of error codes of transactional requests for the producer: a table for each request, and error texts.
 
 The tables follow Kafka's TransactionManager and KIP-1050. If Java's producer fails although an abort would be enough,
 the abort is chosen here. `kcodec.transactions.requests` repeats requests that may succeed later.
@@ -30,7 +30,8 @@ class TransactionDisposition(Enum):
     ABORT = "abort"
     #: Close the producer.
     FATAL = "fatal"
-    #: The epoch is too old: another instance took over, or the coordinator's time-out; `kcodec.transactions.fencing`.
+    #: The epoch is too old: another instance took over, or the coordinator aborted the transaction after its timeout.
+    #: See `kcodec.transactions.fencing`.
     INVESTIGATE = "investigate"
     #: EndTxn was sent, and its outcome is unknown.
     UNCONFIRMED = "unconfirmed"
@@ -41,8 +42,8 @@ class TransactionDisposition(Enum):
 
 
 class Failed(Exception):
-    """Inside flows: the error and its disposition. The public API raises `error`. is_committed: another process
-    committed the transaction."""
+    """The error and its disposition, within flows. The public API raises `error`. `is_committed` means that another
+    process has committed the transaction."""
 
     def __init__(
         self, disposition: TransactionDisposition, error: BaseException, *, is_committed: bool = False
@@ -92,7 +93,7 @@ DISPOSITIONS: dict[str, dict[int | None, TransactionDisposition]] = {
         ErrorCode.TRANSACTION_ABORTABLE: _ABORT,
         None: _FATAL,
     },
-    # INVALID_TXN_STATE on Produce: the epoch was spent on another transaction; an abort gives a new one.
+    # INVALID_TXN_STATE on Produce: the epoch was used up by another transaction. An abort gets a new epoch.
     "Produce": {**_OF_EVERY_REQUEST, ErrorCode.INVALID_TXN_STATE: _ABORT, None: _ABORT},
 }
 _KINDS: dict[TransactionDisposition, type[BrokerError]] = {
@@ -118,7 +119,7 @@ def disposition_of(request: str, code: int) -> TransactionDisposition:
 
 
 def failure(request: str, code: int, doing: str, *, resource: object = None, message: str | None = None) -> Failed:
-    """Return the failure for a response with this code; it is not raised.
+    """Return the failure for a response with this code, without raising it.
 
     A missing permission is an AuthorizationError whose remedy is "stop", even if an abort leaves the producer usable:
     the same call fails again until the permission is granted.
@@ -132,8 +133,9 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
 def fenced(doing: str, code: int, transactional_id: str, *, is_init_unconfirmed: bool = False) -> ProducerFencedError:
     """Return the error for a transactional id that another producer uses.
 
-    is_init_unconfirmed: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as
-    another producer would. One late packet must not stop a service for good, so the remedy is "recreate".
+    is_init_unconfirmed: Whether an InitProducerId of this producer got no response. A late copy of it bumps the epoch,
+                         as another producer would. The remedy is then "recreate", because one late packet must not stop
+                         a service permanently.
     """
     advice = (
         "A transactional_id belongs to one live instance: stop this one, or give it another transactional_id (created "

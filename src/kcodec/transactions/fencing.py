@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reason why an epoch is too old or a transaction gone, from DescribeTransactions (KIP-664).
+"""The reason why an epoch is too old or a transaction no longer exists, from DescribeTransactions (KIP-664).
 
 A timeout in the coordinator bumps the epoch by one and leaves the transaction aborted. Another instance that takes over
-the transactional id bumps it by two, or by one if nothing was open. While that happens, for some 10 ms, it looks the
-same as a timeout, so a transaction only counts as timed out if it was open for long enough, too. Below transaction
-version 2 the end of a transaction keeps the epoch, from version 2 on it bumps it by one.
+the transactional id bumps it by two, or by one if no transaction was open. For some milliseconds, a takeover looks the
+same as a timeout. A transaction therefore counts as timed out only if it was also open for at least its timeout. Below
+transaction version 2, the end of a transaction keeps the epoch. From version 2 on, it bumps the epoch by one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ INVESTIGATION_SECONDS = 3.0
 class TransactionStatus(NamedTuple):
     """The coordinator's state of a transactional id.
 
-    state:      Kafka's name, such as "Ongoing".
-    timeout_ms: transaction_timeout_ms of its last InitProducerId.
-    start_ms:   wall clock of the broker when the transaction began, -1 if none is open.
-    partitions: topic -> its partitions in the open transaction, internal topics included.
+    state:      Kafka's name of the state, such as "Ongoing".
+    timeout_ms: Transaction timeout of its last InitProducerId.
+    start_ms:   Time of the broker when the transaction began; -1 if none is open.
+    partitions: Partitions of each topic in the open transaction, including internal topics.
     """
 
     state: str
@@ -51,8 +51,8 @@ class TransactionStatus(NamedTuple):
     partitions: dict[str, list[int]]
 
     def is_one_past(self, producer: ProducerIdAndEpoch) -> bool:
-        """Return whether the epoch is one higher than this one: the transaction was ended, and no other producer took
-        over the id."""
+        """Return whether the epoch is higher than this one by one: the transaction has ended, and no other producer has
+        taken over the id."""
         return self.producer == (producer.producer_id, producer.producer_epoch + 1)
 
     @property
@@ -122,15 +122,16 @@ def _state_of(message: Any) -> Any:
 class Ending:
     """A transaction that is to end, or that has ended according to an error.
 
-    producer:      the (id, epoch) that it was written with.
-    is_new_flow:   whether it uses the flow of transaction version 2.
-    is_shared:     whether other processes may have its handle and end it.
-    timeout_ms:    its timeout, for error texts if the coordinator does not report it.
-    is_over_time:  returns whether it was open for longer than that, by the available clock.
-    on_no_response: called for each copy of EndTxn that got no response.
-    is_commit_unconfirmed: a copy of EndTxn (commit) of an earlier call got no response.
-    is_init_unconfirmed:   a copy of our own InitProducerId got no response; it may arrive late and fence us.
-    is_added:      partitions, records or offsets of this transaction were acknowledged, so the coordinator knows it.
+    producer:      The (id, epoch) with which it was written.
+    is_new_flow:   Whether it uses the flow of transaction version 2.
+    is_shared:     Whether other processes may have its handle and end it.
+    timeout_ms:    Its timeout, for error texts if the coordinator does not report it.
+    is_over_time:  Returns whether it was open for longer than its timeout, by the available clock.
+    on_no_response: Called for each copy of EndTxn that got no response.
+    is_commit_unconfirmed: Whether a copy of EndTxn (commit) of an earlier call got no response.
+    is_init_unconfirmed:   Whether a copy of InitProducerId of this producer got no response. It may arrive late and
+                           fence it.
+    is_added:      Whether partitions, records or offsets of it were acknowledged, so that the coordinator knows it.
     """
 
     transactional_id: str
@@ -150,7 +151,7 @@ def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadlin
     this transaction: timed out, committed, ended elsewhere, empty, or fenced; AuthenticationError if the coordinator
     rejects the login.
 
-    deadline: of the call that got the error, by the cluster's clock; None in the background.
+    deadline: Deadline of the call that got the error, by the cluster's clock; None in the background.
     """
     transactional_id = ending.transactional_id
     until = cluster.clock() + INVESTIGATION_SECONDS
@@ -160,7 +161,7 @@ def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadlin
         )
     except AuthenticationError as rejected:
         log.info("%s: %s; the reason is not known: %s", doing, error_code(code).name, rejected)
-        return Failed(TransactionDisposition.ABORT, rejected)  # the abort finds out the reason
+        return Failed(TransactionDisposition.ABORT, rejected)  # the abort then finds the reason
     by_another = fenced(doing, code, transactional_id, is_init_unconfirmed=ending.is_init_unconfirmed)
     if found is None:
         if ending.is_over_time(None):
@@ -175,14 +176,14 @@ def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadlin
         return Failed(TransactionDisposition.ABORT, was_committed(doing, code, transactional_id), is_committed=True)
     if found.producer != ending.producer:
         return Failed(TransactionDisposition.FATAL, by_another)
-    # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
+    # The coordinator has the same epoch as this producer: nothing was written, or only a leader refuses the epoch.
     is_empty = code == ErrorCode.INVALID_TXN_STATE and found.state != ONGOING
     plain = broker_error(code, doing, resource=transactional_id, remedy="abort", kind=AbortableTransactionError)
     return Failed(TransactionDisposition.EMPTY if is_empty else TransactionDisposition.ABORT, plain)
 
 
 def investigate_failed(cluster: Cluster, ending: Ending, failed: Failed, deadline: float | None = None) -> Flow[Failed]:
-    """Return what a failed request means: `failed` itself, unless it only reports that the epoch is too old."""
+    """Return the meaning of a failed request: `failed` itself, unless it only reports that the epoch is too old."""
     if failed.disposition is not TransactionDisposition.INVESTIGATE:
         return failed
     code = getattr(failed.error, "code", ErrorCode.PRODUCER_FENCED)
@@ -191,11 +192,11 @@ def investigate_failed(cluster: Cluster, ending: Ending, failed: Failed, deadlin
 
 
 def _is_committed(found: TransactionStatus, ending: Ending) -> bool:
-    """Return whether the coordinator committed this very transaction.
+    """Return whether the coordinator has committed this transaction, and not another one.
 
-    The epoch alone does not show that. Below transaction version 2 all transactions since InitProducerId have the same
+    The epoch alone does not show this. Below transaction version 2, all transactions since InitProducerId have the same
     epoch. From version 2 on, a producer with an older protocol may have taken over the id and committed with the next
-    epoch. Once something was acknowledged as added to this transaction, its state is no longer that of the previous
-    one, and taking over the id bumps the epoch by two.
+    epoch. If partitions, records or offsets of this transaction were acknowledged, the state of the coordinator is not
+    that of the previous transaction, and a takeover of the id bumps the epoch by two.
     """
     return ending.is_added and found.is_committed and found.has_ended(ending.producer, ending.is_new_flow)

@@ -65,10 +65,11 @@ def check_handle(handle: object) -> None:
 
 
 class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
-    """What a TransactionWriter has written: partition -> (records, last sequence), (0, -1) if it wrote nothing there.
+    """The records that a TransactionWriter has written: for each partition, their number and the last sequence number,
+    (0, -1) if none.
 
-    Every record was acknowledged: a writer with an unacknowledged record gives no receipt. Frozen, comparable,
-    picklable.
+    Every record was acknowledged: a writer with an unacknowledged record returns no receipt. Receipts are frozen,
+    comparable and picklable.
 
     partitions: the content of the receipt. Raise ValueError if the number of records of a partition does not match its
         last sequence, as after another writer wrote there.
@@ -116,8 +117,8 @@ class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
 
 
 def check_receipts(receipts: Iterable[WriterReceipt] | WriterReceipt) -> dict[TopicPartition, int]:
-    """Return partition -> records of all receipts. Raise ValueError if two writers wrote to one partition: their
-    records are then interleaved, and only an abort is safe."""
+    """Return the number of records in each partition, from all receipts. Raise ValueError if two writers wrote to one
+    partition. Their records are then interleaved, and only an abort is safe."""
     found: dict[TopicPartition, int] = {}
     for receipt in [receipts] if isinstance(receipts, WriterReceipt) else receipts:
         if not isinstance(receipt, WriterReceipt):

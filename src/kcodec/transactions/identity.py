@@ -168,7 +168,8 @@ class TransactionalProducerId(ProducerIdManager):
         self._context.note_no_response(api)
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """See ProducerIdManager. The reason why an epoch is too old is investigated first; the batch waits for that."""
+        """See ProducerIdManager. If the epoch is too old, the reason is investigated first, and the batch waits for the
+        result."""
         context = self._context
         transaction = context.open
         if transaction is None or context.state not in WRITING or code not in FENCED_CODES:

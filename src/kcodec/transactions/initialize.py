@@ -41,12 +41,12 @@ def init_producer_id(
     is_init_unconfirmed: bool,
     concurrent_backoff: float = CONCURRENT_BACKOFF,
 ) -> Flow[ProducerIdAndEpoch]:
-    """Return the (producer id, epoch) of the next transactions, and abort what was open with the id.
+    """Return the (producer id, epoch) of the next transactions, and abort the open transaction of the id, if any.
 
-    expected:      the last (producer id, epoch); None takes over the id.
-    on_no_response: called for each copy that got no response and may arrive late.
-    is_init_unconfirmed: whether a copy of an earlier call got no response.
-    concurrent_backoff: the first pause while the last transaction of the id is being completed.
+    expected:      The last (producer id, epoch). None takes over the id.
+    on_no_response: Called for each copy that got no response and may arrive late.
+    is_init_unconfirmed: Whether a copy of an earlier call got no response.
+    concurrent_backoff: First pause while the last transaction of the id is being completed.
 
     UNKNOWN_SERVER_ERROR is retried until the deadline: the coordinator may have bumped the epoch or not, and a retry
     that names the same epoch is safe in both cases.
@@ -66,9 +66,9 @@ def init_producer_id(
     )
     code, found = yield from _send(coordinator, timeout_ms, expected)
     if code in FENCED_CODES and expected is not None:
-        # In the old flow the coordinator that aborts our open transaction, for us or by its time-out, forgets the epoch
-        # it had; in the new one it remembers. (Seen on 4.3.1 at transaction version 0: CONCURRENT_TRANSACTIONS, then
-        # PRODUCER_FENCED.)
+        # If the coordinator aborts the open transaction of this producer, for this request or after a timeout, it
+        # forgets the epoch in the old flow, and remembers it in the new one. (On Kafka 4.3.1 with transaction version
+        # 0, the response is CONCURRENT_TRANSACTIONS, then PRODUCER_FENCED.)
         status = yield from describe_transaction(cluster, transactional_id, deadline)
         if status is not None and status.is_aborted and status.is_one_past(expected):
             code, found = yield from _send(coordinator, timeout_ms, status.producer)

@@ -30,7 +30,7 @@ class TransactionMaintenance:
         self._context = context
 
     def run(self) -> Flow[None]:
-        """Do what is due until the producer is closed."""
+        """Do the work that is due, until the producer is closed."""
         context = self._context
         while True:
             if context.markers.is_requested:
@@ -89,7 +89,8 @@ class TransactionMaintenance:
             if not is_over():
                 context.fail(found)
         except AuthenticationError as error:
-            # The same login would be rejected again, and the account may be locked. After the abort it is tried again.
+            # The same login would be rejected again, and the account may be locked. The next attempt follows after the
+            # abort.
             if not is_over():
                 context.fail(Failed(TransactionDisposition.ABORT, error))
         except UnsupportedError as error:

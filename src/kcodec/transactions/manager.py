@@ -2,8 +2,8 @@
 """The calls that the application of a transactional producer makes (Kafka: TransactionManager).
 
 The calls are flows: initialize, begin, offsets, commit, abort. The finalized feature transaction.version at the begin
-of a transaction selects its flow, not the versions that a broker supports: below level 2 a broker lists the new
-versions all the same and responds to them with errors forever.
+of a transaction selects its flow. The versions that a broker supports do not: below level 2, a broker also lists the
+new versions, but responds to them with errors.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger("kcodec.transactions")
 
 
 class TransactionManager:
-    """See the module. timeout: seconds, `max_block` by default (Kafka: max.block.ms).
+    """The calls of the application. Timeouts are in seconds, by default `max_block` (Kafka: max.block.ms).
 
-    context:    the state, which the parts below share.
-    background: a commit that continues in the background.
-    identity:   what the sender uses.
+    context:    The shared state.
+    background: The commit in the background.
+    identity:   The identity that the sender uses.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class TransactionManager:
     # Before a transaction
 
     def initialize(self, timeout: float | None = None) -> Flow[None]:
-        """Send InitProducerId: take over the transactional id; on later calls get a new epoch while it still is ours.
+        """Send InitProducerId. The first call takes over the transactional id. Later calls get a new epoch, unless
+        another producer has taken over the id.
 
         Raise ProducerFencedError, AuthorizationError, FatalTransactionError; DeliveryTimeoutError and
         AuthenticationError, after which it can be called again.
@@ -97,13 +98,14 @@ class TransactionManager:
         context.move(Event.INITIALIZED)
 
     def abandon(self, transaction: ProducerTransaction) -> None:
-        """Note that its block has ended, with or without a confirmed abort: the next begin ends the transaction."""
+        """Note that the block of a transaction has ended. If its abort was not confirmed, the next begin ends the
+        transaction."""
         transaction.is_abandoned = True
 
     def begin(
         self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()
     ) -> Flow[ProducerTransaction]:
-        """Begin a transaction, after InitProducerId if necessary. partitions: added at once in the old flow."""
+        """Begin a transaction, after InitProducerId if necessary. In the old flow, add `partitions` immediately."""
         context = self.context
         deadline = context.deadline(timeout)
         if context.newest is not None and context.newest.is_abandoned and context.state in TO_ABORT:
@@ -114,7 +116,7 @@ class TransactionManager:
             if is_new_flow or not to_add:
                 return self.background.begin_following(is_new_flow=is_new_flow)
             yield from self.background.until_ended(deadline)
-        elif context.state is State.ABORTABLE_ERROR:  # maybe of a commit whose other records are still under way
+        elif context.state is State.ABORTABLE_ERROR:  # possibly of a commit whose other records are still in flight
             yield from self.background.until_ended(deadline)
         self.background.raise_unretrieved()
         before = context.open if context.state is State.READY and context.is_epoch_used else None
@@ -138,8 +140,8 @@ class TransactionManager:
         return transaction
 
     def begin_at_once(self) -> ProducerTransaction | None:
-        """Begin without a request, from any thread that holds the producer's lock: the usual case does not wait for the
-        I/O thread. Return None if the flow `begin` is needed."""
+        """Begin a transaction without a request, on any thread that holds the producer's lock, so that the usual case
+        does not wait for the I/O thread. Return None if the flow `begin` is needed."""
         return self.context.begin_at_once() if self.background.is_over else None
 
     def _until_added(
@@ -176,7 +178,8 @@ class TransactionManager:
             raise
 
     def handle(self, transaction: ProducerTransaction) -> TransactionHandle:
-        """Return what other writers need for the open transaction. From now on it needs an EndTxn in any case."""
+        """Return the handle of the open transaction for other writers. From now on, the transaction needs an EndTxn in
+        any case."""
         context = self.context
         if transaction is context.following and context.state is State.BUFFERING:
             raise TransactionStateError(
@@ -196,7 +199,7 @@ class TransactionManager:
     def release(self, timeout: float | None = None) -> Flow[TransactionHandle]:
         """Flush, and leave the transaction open for the processes that have its handle. Close this producer afterwards.
 
-        Raise the error that blocks the commit, or DeliveryTimeoutError while records are still under way: the
+        Raise the error that prevents the commit, or DeliveryTimeoutError if records are still in flight. The
         transaction can then only be aborted. Raise TransactionStateError below transaction.version 2 if no partition
         was added.
         """
@@ -249,10 +252,10 @@ class TransactionManager:
         *,
         highest_version: int = HIGHEST_VERSION,
     ) -> Flow[None]:
-        """Commit offsets of a group with the transaction. It can still be committed after an illegal call, not after
-        others.
+        """Commit offsets of a group with the transaction. After an error other than an illegal call, the transaction
+        can only be aborted.
 
-        highest_version: of TxnOffsetCommit, in the old flow; lower to act as with an older broker.
+        highest_version: Highest version of TxnOffsetCommit in the old flow. A lower one imitates an older broker.
         """
         context = self.context
         deadline = context.deadline(timeout)
@@ -296,10 +299,10 @@ class TransactionManager:
         return self._completion.commit(timeout)
 
     def commit_async(self, result: CommitResult, timeout: float | None = None) -> Flow[None]:
-        """Begin the commit and return; it continues in the background, and `result` gets its outcome.
+        """Begin the commit and return. It continues in the background, and `result` gets its outcome.
 
-        Raise the error that blocks the commit, TransactionStateError while another commit is under way, for a
-        transaction whose handle was read, and in a session.
+        Raise the error that prevents the commit. Raise TransactionStateError while another commit is in progress, for a
+        transaction whose handle was read, or in a session.
         """
         deadline = self.context.deadline(timeout)
         yield from self.background.begin(result, deadline, self._completion.complete_commit)
@@ -309,10 +312,10 @@ class TransactionManager:
         return self._completion.abort(timeout)
 
     def warn_of_uncommitted(self, *, has_buffered: bool) -> None:
-        """Any thread: log that the producer is closed without an exception while a transaction with records is open: a
-        call of commit_transaction was forgotten, and no caller gets an error.
+        """Any thread: log that the producer is closed without an exception while a transaction with records is open.
+        The program probably lacks a call of commit_transaction, and no caller gets an error.
 
-        has_buffered: whether the producer has unfinished records.
+        has_buffered: Whether the producer has unfinished records.
         """
         context = self.context
         is_sent = context.open is not None and context.open.is_sent and context.state is State.IN_TRANSACTION

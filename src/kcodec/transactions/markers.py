@@ -30,7 +30,8 @@ WAITED_SECONDS = 0.018
 
 
 class MarkerProbe:
-    """The marker checks of one transactional id, from transaction version 2 on. is_requested: `run` must be called."""
+    """The marker checks of one transactional id, from transaction version 2 on. If `is_requested`, `run` must be
+    called."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self.is_requested = False
@@ -42,7 +43,7 @@ class MarkerProbe:
         self._needless = self._skipped = 0
 
     def expect(self) -> None:
-        """Note the end of a transaction: later records wait for its markers if that has proved useful."""
+        """Note the end of a transaction. Later records wait for its markers, if such a wait has been useful before."""
         if not self._is_available:
             return
         if self._skipped:
@@ -50,8 +51,8 @@ class MarkerProbe:
             return
         self._ended, self._is_first = self._cluster.clock(), True
         self._until = self._ended + MARKERS_SECONDS
-        # Where one transaction follows another at once, the request is sent while the records are appended: a thread
-        # that appends them holds the interpreter's lock while responses arrive.
+        # If one transaction directly follows another, the request is sent while records are appended, because a thread
+        # that appends them holds the GIL while responses arrive.
         self.is_requested = self._follows_at_once
 
     def holds_back(self) -> bool:
@@ -88,7 +89,7 @@ class MarkerProbe:
         if early > 0:
             yield from sleep(early)
         while cluster.clock() < self._until:
-            # Not cut short: a request that is given up costs its connection.
+            # The timeout is not shortened, because a request that times out closes its connection.
             deadline = cluster.clock() + cluster.times.request
             found = yield from describe_transaction(cluster, self._transactional_id, deadline, is_quiet=True)
             if found is None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offsets of a consumer group in a transaction: TxnOffsetCommit, preceded by AddOffsetsToTxn in the old flow.
 
-They take effect with the commit. A member that left the group (KIP-447) is rejected, and so is the transaction. From
-transaction version 2 on TxnOffsetCommit (version 5) adds the group to the transaction by itself. Version 6 names topics
+They take effect with the commit. If the member is no longer in the group, the request is rejected, and the transaction
+can only be aborted (KIP-447). From transaction version 2 on, TxnOffsetCommit (version 5) also adds the group to the
+transaction. Version 6 names topics
 by id (KIP-1319): offsets of a topic that was deleted and created again are not committed for the new topic.
 """
 
@@ -35,7 +36,8 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def check_group_metadata(group: object, stacklevel: int) -> ConsumerGroupMetadata:
-    """Return the ConsumerGroupMetadata of an argument. For a group id a warning explains the missing protection."""
+    """Return the ConsumerGroupMetadata of an argument. If it is a group id, log a warning about the missing
+    protection."""
     if isinstance(group, str):
         warnings.warn(
             f"offsets of group {group!r} are committed by its id alone: no generation fences them, so after a "
@@ -67,7 +69,7 @@ def commit_offsets(
 ) -> Flow[None]:
     """Send TxnOffsetCommit to the group's coordinator, preceded by AddOffsetsToTxn in the old flow.
 
-    groups: those that were added to the transaction already; this one is added.
+    groups: Groups that were already added to the transaction. This call adds the group.
 
     Raise Failed (resource: group, topic or partition), DeliveryTimeoutError, DecodeError for an incomplete response.
     """
@@ -134,10 +136,11 @@ def _add_group(coordinator: CoordinatorCall, producer: ProducerIdAndEpoch, group
 
 
 class _NamedTopics:
-    """The topics of one call by name and id. The ids stay those of its beginning: they say which topic was read.
+    """The topics of one call by name and id. The ids are those at the beginning of the call, because they identify the
+    topics that were read.
 
-    have_ids: the metadata has the id of every topic. A producer knows those of topics that it writes to, or that a
-    consumer of the same client reads; other topics are named, as up to version 5.
+    have_ids: Whether the metadata has the id of every topic. A producer has the ids of topics to which it writes, and
+              of topics that a consumer of the same client reads. Otherwise the request uses names, as up to version 5.
     """
 
     def __init__(self, cluster: Cluster, offsets: Offsets, is_new_flow: bool) -> None:
@@ -153,11 +156,11 @@ class _NamedTopics:
         self._names = {known: name for name, known in self._ids.items()}
 
     def id_of(self, name: str) -> UUID:
-        """Return the id to send; zeros if the request names its topics."""
+        """Return the id to send, or a zero id if the request names its topics."""
         return self._ids.get(name, NO_UUID)
 
     def replaced(self) -> str | None:
-        """Return the name of a topic that has another id now."""
+        """Return the name of a topic that now has another id."""
         return next(
             (name for name, known in self._ids.items() if self._cluster.topic_id(name) not in (None, known)), None
         )
@@ -170,8 +173,8 @@ class _NamedTopics:
                 yield result.error_code, TopicPartition(name, result.partition_index)
 
     def code_of(self, message: Any) -> int:
-        """Return the worst error code of a response. After UNKNOWN_TOPIC_ID, request metadata: either the coordinator
-        does not know the topic yet, or it was deleted."""
+        """Return the worst error code of a response. After UNKNOWN_TOPIC_ID, request metadata, because the coordinator
+        does not know the topic yet, or the topic was deleted."""
         code, partition = worst_result(self.results(message))
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
             self._cluster.request_update(f"the coordinator does not know the id of {partition}")

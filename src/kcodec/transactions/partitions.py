@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """AddPartitionsToTxn: below transaction version 2 it precedes a transaction's first write to a partition.
 
-Versions above 3 are between brokers. If one partition is rejected, the broker does not add the others
-(OPERATION_NOT_ATTEMPTED): they are requested again without it.
+Only brokers use versions above 3. If one partition is rejected, the broker does not add the others
+(OPERATION_NOT_ATTEMPTED), and they are requested again without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def add_partitions(
     on_no_response: Callable[[], None],
     is_over: Callable[[], bool],
 ) -> Flow[None]:
-    """Add all of them. Raise Failed (resource: the partition, or the topic for a missing permission),
+    """Add these partitions to the transaction. Raise Failed (resource: the partition, or the topic for a missing
+    permission),
     DeliveryTimeoutError, DecodeError for an incomplete response, and the last error if `is_over`."""
     doing = f"AddPartitionsToTxn of {transactional_id!r}"
     coordinator = CoordinatorCall(

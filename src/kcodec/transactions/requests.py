@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request to a coordinator, repeated until it gets a response or its deadline has passed.
 
-FindCoordinator always comes first: in a new cluster it creates the internal topic, without which the response to
-InitProducerId is NOT_COORDINATOR forever. A request is repeated after a lost response and after an error that may pass.
-All copies of a request are equal. Copies without a response are counted, as they may be processed late.
+FindCoordinator is always sent first. In a new cluster it creates the internal topic, without which the response to
+InitProducerId is always NOT_COORDINATOR. A request is repeated after a lost response and after a retriable error. All
+copies of a request are equal. Copies without a response are counted, because they may be processed late.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ OWN_CONCURRENT_BACKOFF = 0.001
 class CoordinatorCall:
     """One request to the coordinator of a transactional id ("transaction") or a group ("group").
 
-    doing:         the request in error texts: "EndTxn of 'orders'".
-    deadline:      by the cluster's clock; after it DeliveryTimeoutError is raised.
-    on_no_response: called each time a copy that may have been sent got no response.
-    is_over:       called before each repeat; once true, the last error is raised instead.
-    is_uncertain:  recognizes codes of a broker that may have processed the request all the same, as if it had no
-                   response.
-    concurrent_backoff: the first pause after CONCURRENT_TRANSACTIONS.
-    is_sent_late:  whether the first copy is sent even if no time is left to wait for its response.
-    unconfirmed:   the number of copies that may have been sent and got no response.
+    doing:         Text for the request in errors: "EndTxn of 'orders'".
+    deadline:      Time of the cluster's clock, after which DeliveryTimeoutError is raised.
+    on_no_response: Called for each copy that may have been sent and got no response.
+    is_over:       Called before each repeat. If it returns True, the last error is raised instead.
+    is_uncertain:  Returns whether a broker with this error code may have processed the request nevertheless. The copy
+                   then counts as one without a response.
+    concurrent_backoff: First pause after CONCURRENT_TRANSACTIONS.
+    is_sent_late:  Whether the first copy is sent even if no time remains to wait for its response.
+    unconfirmed:   Number of copies that may have been sent and got no response.
     """
 
     cluster: Cluster
@@ -75,7 +75,7 @@ class CoordinatorCall:
     def send(
         self, request: Any, code_of: Callable[[Any], int], *, lowest: int = 0, highest: int = HIGHEST_VERSION
     ) -> Flow[Reply]:
-        """Return the response whose code (by `code_of` of the message) is NONE or an error that is not retried.
+        """Return the first response whose code (`code_of` of the message) is NONE or an error that is not retried.
 
         Raise Failed (of FindCoordinator), DeliveryTimeoutError, AuthenticationError, UnsupportedError.
         """
@@ -98,7 +98,7 @@ class CoordinatorCall:
             except UnsupportedError:  # nothing was sent
                 raise
             except (DecodeError, GeneratorExit):
-                # A response without a result, or a caller that gave up while the request was under way.
+                # A response without a result, or a caller that stopped waiting while the request was in flight.
                 self._note_no_response()
                 raise
             code = code_of(reply.message)
@@ -115,7 +115,8 @@ class CoordinatorCall:
         try:
             return (yield from self.cluster.coordinator(self.kind, self.key, left))
         except BrokerError as error:
-            # No permission on the id, or on the group; of another group an aborted producer may continue.
+            # A missing permission on the id or on the group. With another group, the producer can continue after an
+            # abort.
             is_own = self.kind == "transaction"
             raise Failed(TransactionDisposition.FATAL if is_own else TransactionDisposition.ABORT, error) from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shared transaction: what a process with only its handle does to write to it and to end it.
+"""A shared transaction: the flows with which a process that has only the handle writes to it and ends it.
 
 A `TransactionWriter` writes with the identity of the handle, which it can neither renew nor end. It names the
 partitions that it writes to, and no other writer may write to them. After any of IDENTITY_ERRORS it stops and leaves
@@ -8,9 +8,9 @@ the decision to the owner of the transaction.
 A transaction that no producer owns begins with InitProducerId, which fences the last producer of the id and aborts its
 open transaction. Below transaction version 2, AddPartitionsToTxn for all its partitions follows.
 
-EndTxn ends a transaction, not InitProducerId, which would abort it. Any process may send it, also after a restart of
-all participants, and any number of times: the response to a repeat of the same end is success. The only limit is the
-transaction's timeout, which the coordinator enforces.
+A transaction is ended by EndTxn, because InitProducerId would abort it. Any process may send EndTxn, even after a
+restart of all participants, and any number of times, because the response to a repeat of the same end is success. The
+only limit is the transaction's timeout, which the coordinator enforces.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ ENDED_CODES = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABOR
 
 
 def ending_of(handle: TransactionHandle, wall_clock: Callable[[], float]) -> Ending:
-    """Return the transaction of a handle in the form that the flows which end or investigate it need.
+    """Return the transaction of a handle in the form for the flows that end or investigate it.
 
-    wall_clock: seconds since 1970, the only clock that a process shares with the broker that knows when the transaction
-    began.
+    wall_clock: Returns the time in seconds since 1970. Only this clock can be compared with the start time that a
+                broker reports.
     """
 
     def is_over_time(found: TransactionStatus | None) -> bool:
@@ -76,8 +76,10 @@ def ending_of(handle: TransactionHandle, wall_clock: Callable[[], float]) -> End
 class HandleProducerId(ProducerIdManager):
     """The identity of a TransactionWriter.
 
-    error:         the first error; nothing is written after it. check_seconds: with must_be_first, the time for a
-    leader to report whether another writer has written; None: no check.
+    error:         The first error. Nothing is written after it.
+    check_seconds: With must_be_first, time within which a leader must report whether another writer has written. None:
+                   no
+                   check.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class HandleProducerId(ProducerIdManager):
 
     @property
     def receipt(self) -> WriterReceipt:
-        """The receipt of what was acknowledged."""
+        """The receipt for the acknowledged records."""
         return WriterReceipt(self._written)
 
     @property
@@ -120,7 +122,8 @@ class HandleProducerId(ProducerIdManager):
         return HIGHEST_VERSION if self._ending.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdManager. With must_be_first, the first batch of a partition waits for the leader's report."""
+        """See ProducerIdManager. With must_be_first, the first batch of a partition waits for the report of the
+        leader."""
         if partition in self._unchecked:
             self._to_check.add(partition)
             self._wake.set()
@@ -136,11 +139,12 @@ class HandleProducerId(ProducerIdManager):
         self._written[partition] = self._written[partition][0] + records_count, last_sequence
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """See ProducerIdManager. A writer that lost a record gives no receipt, so it may as well stop."""
+        """See ProducerIdManager. A writer that has lost a record returns no receipt, so it stops."""
         self._stop(error)
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """See ProducerIdManager. The reason why the epoch is too old is investigated; the batch waits for that."""
+        """See ProducerIdManager. If the epoch is too old, the reason is investigated, and the batch waits for the
+        result."""
         if self.error is not None or code not in FENCED_CODES | ENDED_CODES:
             return BatchDisposition.FAIL
         if self._to_investigate is None:
@@ -183,7 +187,7 @@ class HandleProducerId(ProducerIdManager):
             return
         for partition in partitions:
             for state in found[partition]:
-                # An end marker of the transaction before may have brought the epoch, without a sequence number.
+                # The end marker of the previous transaction may have set the epoch, without a sequence number.
                 is_same = (state.producer_id, state.producer_epoch) == self._ending.producer
                 if is_same and (state.last_sequence >= 0 or state.current_transaction_start_offset is not None):
                     self._stop(_not_first(self._ending.transactional_id, partition, state.last_sequence))
@@ -216,11 +220,11 @@ def begin_shared(
 ) -> Flow[TransactionHandle]:
     """Take over the transactional id, abort its open transaction, and begin a transaction without an owner.
 
-    expected:      the (producer id, epoch) of the previous transaction, if this process began it: the call succeeds
-                   only while no other process has taken over the id. None: take it over.
-    on_no_response: called for each copy of InitProducerId that got no response; is_init_unconfirmed: whether one of an
-                   earlier call got none.
-    on_initialized: called with the (producer id, epoch) of the transaction as soon as it is known.
+    expected:      The (producer id, epoch) of the previous transaction, if this process began it. The call then
+                   succeeds only if no other process has taken over the id. None takes over the id.
+    on_no_response: Called for each copy of InitProducerId that got no response.
+    is_init_unconfirmed: Whether a copy of an earlier call got no response.
+    on_initialized: Called with the (producer id, epoch) of the transaction as soon as it is known.
 
     Raise the error of InitProducerId and AddPartitionsToTxn (ProducerFencedError, AuthorizationError ...),
     DeliveryTimeoutError, TransactionStateError without partitions below transaction version 2.
@@ -282,13 +286,14 @@ def commit_shared(
     timeout: float,
     wall_clock: Callable[[], float],
 ) -> Flow[ProducerIdAndEpoch]:
-    """Commit the transaction of a handle, with offsets. Return the (producer id, epoch) that a next InitProducerId
-    expects.
+    """Commit the transaction of a handle, with offsets. Return the (producer id, epoch) to name in the next
+    InitProducerId.
 
-    receipts:      of all writers. An empty collection raises if the transaction contains a partition; None: no check.
+    receipts:      Receipts of all writers. If it is empty and the transaction has a partition, an error is raised.
+                   None: no check.
 
-    Raise ValueError (two receipts for one partition) or TransactionStateError (a partition without a receipt, or a
-    receipt for a partition outside the transaction) before anything is sent. After that raise the errors of
+    Before anything is sent, raise ValueError (two receipts for one partition) or TransactionStateError (a partition
+    without a receipt, or a receipt for a partition outside the transaction). After that, raise the errors of
     `end_transaction`: AbortableTransactionError if the transaction was not committed, UnknownOutcomeError if its
     outcome is unknown.
     """
@@ -311,7 +316,7 @@ def commit_shared(
                 deadline,
                 is_new_flow=ending.is_new_flow,
                 groups=set(),
-                # The owner spends the epoch of every transaction that it shared.
+                # The owner uses a new epoch after every transaction that it shared.
                 on_no_response=lambda: None,
             )
         following = yield from end_transaction(cluster, ending, True, deadline)
@@ -328,8 +333,8 @@ def commit_shared(
 def abort_shared(
     cluster: Cluster, handle: TransactionHandle, *, timeout: float, wall_clock: Callable[[], float]
 ) -> Flow[ProducerIdAndEpoch]:
-    """Abort the transaction of a handle. Return the (producer id, epoch) that a next InitProducerId expects. This has
-    no effect on an aborted transaction; raise AbortableTransactionError if it was committed."""
+    """Abort the transaction of a handle. Return the (producer id, epoch) to name in the next InitProducerId. This has
+    no effect on an aborted transaction. Raise AbortableTransactionError if it was committed."""
     ending = ending_of(handle, wall_clock)
     try:
         following = yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)

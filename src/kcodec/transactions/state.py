@@ -3,10 +3,10 @@
 
 Rule 1: the table is complete. `next_state` looks a pair up; a missing pair is a `TransactionStateError` with a remedy,
 and nothing changes.
-Rule 2: an error that made a transaction impossible is kept, and the calls of `RAISES_KEPT_ERROR` raise that one: it
-says more than "illegal state".
-Rule 3: nothing here sends or waits. `kcodec.transactions.context` changes the state, and the flows of the other modules
-do the work.
+Rule 2: an error that made a transaction impossible is kept, and the calls in `RAISES_KEPT_ERROR` raise it, because it
+is more specific than "illegal state".
+Rule 3: this module neither sends nor waits. `kcodec.transactions.context` changes the state, and the flows of the other
+modules do the work.
 
 States and their names are those of Kafka's own producer (TransactionManager.State), and six more: UNKNOWN_OUTCOME, a
 commit that was sent and got no response; RELEASING and RELEASED, a transaction that is left open for other processes to
@@ -122,7 +122,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.ABORTABLE: State.ABORTABLE_ERROR,
         Event.FATAL: State.FATAL_ERROR,
     },
-    # Calls that need the outcome of the commit (offsets, commit, abort, release) wait for it before they count.
+    # Calls that need the outcome of the commit (offsets, commit, abort, release) wait for it before they are looked up
+    # here.
     State.BUFFERING: {
         Event.SEND: State.BUFFERING,
         Event.COMMITTED: State.IN_TRANSACTION,
@@ -160,7 +161,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
     State.RELEASED: {Event.FATAL: State.FATAL_ERROR},
     State.UNKNOWN_OUTCOME: {
-        # The same EndTxn once more, in the hope of a response.
+        # The same EndTxn is sent again, to get a response.
         Event.COMMIT: State.COMMITTING,
         Event.INITIALIZE: State.INITIALIZING,
         Event.FATAL: State.FATAL_ERROR,
@@ -217,7 +218,7 @@ def remedy(state: State, event: Event) -> str:
 
 
 def illegal(state: State, event: Event, name: str = "this producer") -> TransactionStateError:
-    """Return the error for a pair that is not in the table; it is not raised."""
+    """Return the error for a pair that is not in the table, without raising it."""
     return TransactionStateError(
         f"{event.value} is not possible, as {name} is in state {state.name} ({state.value}): {remedy(state, event)}",
         state=state.name,
@@ -226,10 +227,10 @@ def illegal(state: State, event: Event, name: str = "this producer") -> Transact
 
 
 def next_state(state: State, event: Event, name: str = "this producer") -> State:
-    """Return the state that `event` leads to from `state`. Raise TransactionStateError for a pair that is not in the
+    """Return the state to which `event` leads from `state`. Raise TransactionStateError for a pair that is not in the
     table.
 
-    name: of the producer, for the error.
+    name: Name of the producer, for the error.
     """
     following = TRANSITIONS[state].get(event)
     if following is None:

@@ -18,21 +18,22 @@ WARNING_SHARE = 0.8
 
 @dataclass(eq=False, slots=True)
 class ProducerTransaction:
-    """One transaction from its begin on; its caller keeps it after its end.
+    """One transaction from its begin. The caller may keep the object after the end.
 
-    producer:    the (id, epoch) that it is written with.
-    is_new_flow: the flow of transaction version 2, selected at the begin.
-    added:       partitions that the coordinator knows (old flow); to_add: those that the sender waits for.
-    groups:      consumer groups whose offsets the coordinator knows.
-    is_sent:     a request of it may have reached a broker, so it needs an EndTxn.
-    is_shared:   its handle was read, so other processes may write to it and end it.
-    requests:    the number under way, AddPartitionsToTxn and those for offsets: EndTxn waits for them.
-    batches:     the number of acknowledged batches.
-    sent_at:     when the first request was sent; the coordinator's clock starts after that.
-    receipt:     partition -> records acknowledged, last sequence.
-    is_abandoned: its caller no longer exists: the next begin aborts what is left of it.
-    to_investigate: the request and the code which report that the epoch is too old, until the reason is known.
-    committed:   True, False, or None: open, or unknown.
+    producer:    The (id, epoch) with which it is written.
+    is_new_flow: Whether it uses the flow of transaction version 2, which is selected at the begin.
+    added:       Partitions that the coordinator knows (old flow).
+    to_add:      Partitions that are not added yet, and for which the sender waits.
+    groups:      Consumer groups that were added to the transaction.
+    is_sent:     Whether a request of it may have reached a broker, so that it needs an EndTxn.
+    is_shared:   Whether its handle was read, so that other processes may write to it and end it.
+    requests:    Number of requests in flight that add partitions or offsets. EndTxn waits for them.
+    batches:     Number of acknowledged batches.
+    sent_at:     Time of the first request. The coordinator's time limit starts after it.
+    receipt:     Number of acknowledged records and last sequence number of each partition.
+    is_abandoned: Whether its block has ended, so that the next begin aborts it if it is still open.
+    to_investigate: Request and error code that reported that the epoch is too old, until the reason is known.
+    committed:   True, False, or None if it is open or the outcome is unknown.
     """
 
     producer: ProducerIdAndEpoch
@@ -65,11 +66,11 @@ class ProducerTransaction:
         self.receipt[partition] = records + records_count, last_sequence
 
     def seconds_open(self, now: float) -> float:
-        """Return the time since its first request; 0 before it."""
+        """Return the seconds since its first request; 0 before it."""
         return 0.0 if self.sent_at is None else now - self.sent_at
 
     def seconds_to_warning(self, now: float, timeout_ms: int) -> float | None:
-        """Return the seconds until the warning before the coordinator's timeout is due; None: none exists."""
+        """Return the seconds until the warning about the transaction timeout is due; None if no warning is needed."""
         if self.sent_at is None or self.is_warned:
             return None
         return max(self.sent_at + WARNING_SHARE * timeout_ms / 1000 - now, 0.0)

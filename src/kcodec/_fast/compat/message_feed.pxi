@@ -2,10 +2,10 @@
 # poll() and consume() of kcodec.compat.confluent: conversion of decoded records to messages.
 
 cdef class MessageFeed:
-    """The records that a consumer has decoded, as messages. Internal.
+    """The decoded records of a consumer, as messages. Internal.
 
-    delivery: the Delivery of the last request for records.
-    note: called with the last record that was taken of a partition, at the latest by `note_last`.
+    delivery: The Delivery of the last request for records.
+    note:     Called with the last record that was taken of a partition, at the latest by `note_last`.
     """
 
     cdef Delivery current
@@ -34,7 +34,7 @@ cdef class MessageFeed:
             self.note(last)
 
     cdef ConfluentMessage taken(self):
-        """Return the next message; None if the chunk has no more records, or if an event is to be handled first."""
+        """Return the next message; None if the chunk has no more records, or if an event must be handled first."""
         cdef Record last
         cdef Delivery current = self.current
         if current.is_over or self.events.is_due():
@@ -50,12 +50,8 @@ cdef class MessageFeed:
         self.last_record = <Record?>record
         return _message_of(<Record>record)
 
-    def take(self):
-        """Return the next message; None if the chunk is used up, or an event waits for the caller."""
-        return self.taken()
-
     def take_into(self, list messages not None, Py_ssize_t most):
-        """Append messages until there are `most`, or none is here."""
+        """Append messages until the list has `most`, or until no message can be returned now."""
         cdef ConfluentMessage message
         while len(messages) < most:
             message = self.taken()

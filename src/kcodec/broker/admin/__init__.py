@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The APIs of administration: configurations (configs.py), partitions, cluster (cluster.py), replicas (replicas.py),
-logins and credentials of users (users.py)."""
+"""The APIs of administration: configurations (configs.py), partitions and cluster (cluster.py), replicas (replicas.py),
+and logins and credentials of users (users.py)."""
 
 from __future__ import annotations
 

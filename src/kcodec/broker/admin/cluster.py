@@ -24,7 +24,7 @@ NONE_ON_THE_BROKER = "No Authorizer is configured on the broker"
 
 
 class ClusterAdminApis:
-    """The handlers."""
+    """The handlers of these APIs."""
 
     def __init__(self, host: AdminHost) -> None:
         self._host = host
@@ -92,7 +92,10 @@ class ClusterAdminApis:
     def describe_partitions(
         self, context: RequestContext, request: messages.DescribeTopicPartitionsRequest
     ) -> messages.DescribeTopicPartitionsResponse:
-        """Respond to DescribeTopicPartitions: topics in order of names, up to a number of partitions, from a cursor."""
+        """Respond to DescribeTopicPartitions. Topics are in the order of their names.
+
+        A response has a limited number of partitions, and a cursor from which the next request continues.
+        """
         wanted = {one.name for one in request.topics} or set(self._host.topics.names())
         first_name, first = "", 0
         if request.cursor is not None:

@@ -76,7 +76,7 @@ class ConfigChange(NamedTuple):
 
 
 class ConfigApis:
-    """The handlers."""
+    """The handlers of these APIs."""
 
     def __init__(self, host: AdminHost) -> None:
         self._host = host
@@ -170,7 +170,7 @@ class ConfigApis:
     def list_resources(
         self, context: RequestContext, request: messages.ListConfigResourcesRequest
     ) -> messages.ListConfigResourcesResponse:
-        """Respond to ListConfigResources. Version 0 lists client metrics, of which there are none."""
+        """Respond to ListConfigResources. Version 0 lists only client metrics, which this broker does not have."""
         listed = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
         wanted = request.resource_types or listed if context.api_version else [CLIENT_METRICS]
         if not set(wanted) <= set(listed):
@@ -253,7 +253,10 @@ class ConfigApis:
 def changed_configs(
     before: Mapping[str, str], changes: Sequence[ConfigChange], present: Callable[[str], str]
 ) -> dict[str, str]:
-    """Return the configurations of a topic after changes. present: gives the value that a list is changed from."""
+    """Return the configurations of a topic after changes.
+
+    present: Function that returns the present value of a list, to which APPEND and SUBTRACT apply.
+    """
     configs = dict(before)
     for name, operation, value in changes:
         if name not in topic_configs.CONFIGS:
@@ -302,7 +305,10 @@ def changed_group_configs(before: Mapping[str, str], changes: Sequence[ConfigCha
 def _described(
     name: str, value: str, kind: int, origins: Sequence[tuple[str, str, int]], *, read_only: bool = False
 ) -> messages.DescribeConfigsResourceResult:
-    """Return a configuration. origins: where its value comes from, and the values behind it: name, value, source."""
+    """Return a configuration in a response.
+
+    origins: Name, value and source of each value, the one in effect first.
+    """
     return messages.DescribeConfigsResourceResult(
         name=name,
         value=value,

@@ -11,7 +11,7 @@ from kcodec.broker.topics import Topics
 
 
 class AdminHost(Protocol):
-    """The broker. listeners: where clients connect."""
+    """What the handlers use of the broker. `listeners` are the addresses where clients connect."""
 
     settings: BrokerSettings
     topics: Topics

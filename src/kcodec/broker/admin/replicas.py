@@ -25,7 +25,7 @@ QUORUM_EPOCH = 1
 
 
 class ReplicaApis:
-    """The handlers."""
+    """The handlers of these APIs."""
 
     def __init__(self, host: AdminHost) -> None:
         self._host = host
@@ -112,7 +112,8 @@ class ReplicaApis:
     def reassign(
         self, context: RequestContext, request: messages.AlterPartitionReassignmentsRequest
     ) -> messages.AlterPartitionReassignmentsResponse:
-        """Respond to AlterPartitionReassignments. `replicas` of None cancels, but nothing is ever under way."""
+        """Respond to AlterPartitionReassignments. None as `replicas` cancels a reassignment, but none is ever in
+        progress."""
         responses = by_topic(messages.ReassignableTopicResponse, request.topics, self._reassigned)
         return messages.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,

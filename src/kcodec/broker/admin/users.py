@@ -21,7 +21,7 @@ _Change: TypeAlias = messages.ScramCredentialDeletion | messages.ScramCredential
 
 
 class UserApis:
-    """The handlers."""
+    """The handlers of these APIs."""
 
     def __init__(self, host: AdminHost) -> None:
         self._host = host
@@ -40,7 +40,7 @@ class UserApis:
     def handshake(
         self, context: RequestContext, request: messages.SaslHandshakeRequest
     ) -> messages.SaslHandshakeResponse:
-        """Begin to log in."""
+        """Respond to SaslHandshake, which begins a login."""
         login = context.connection.login
         code = ErrorCode.ILLEGAL_SASL_STATE if login is None else login.begin(request.mechanism, context.api_version)
         offered = [] if code is ErrorCode.ILLEGAL_SASL_STATE else list(self._host.settings.sasl_mechanisms)
@@ -49,7 +49,7 @@ class UserApis:
     def authenticate(
         self, context: RequestContext, request: messages.SaslAuthenticateRequest
     ) -> messages.SaslAuthenticateResponse:
-        """Take a token of the client."""
+        """Respond to SaslAuthenticate, which contains a token of the client."""
         login = context.connection.login
         if login is None or login.user is not None:
             text = "SaslAuthenticate request received after successful authentication"

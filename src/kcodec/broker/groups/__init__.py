@@ -6,7 +6,7 @@ classic_group.py (state) and classic_protocol.py (requests). The consumer protoc
 consumer_protocol.py, reconciliation.py, server_assignors.py and topic_patterns.py. Offsets are offset_store.py and
 offset_requests.py.
 
-The group coordinator differs from that of Kafka 4.3 in these points:
+The group coordinator differs from that of Kafka in these points:
 
 - A group with members keeps its protocol, as in Kafka with group.consumer.migration.policy=disabled. An empty group can
   change its protocol.

@@ -30,9 +30,11 @@ class ClassicState(Enum):
 
 @dataclass(slots=True, eq=False)
 class ClassicGroupMember:
-    """A member. protocols: the assignors that it supports, in its order, with its subscription for each.
+    """A member of a classic group.
 
-    joining, syncing: the requests of the member that wait for their responses. is_new: no join has completed yet.
+    protocols: The assignors that the member supports, in its order, with its subscription for each.
+    joining, syncing: The requests of the member that wait for their responses.
+    is_new:    Whether no join of the member has completed yet.
     """
 
     member_id: str
@@ -53,7 +55,7 @@ class ClassicGroupMember:
         return list(self.protocols.items()) == list(protocols_of(request).items())
 
     def update(self, request: messages.JoinGroupRequest, joining: Later) -> None:
-        """Take subscription and timeouts from a join."""
+        """Set subscription and timeouts from a JoinGroup request."""
         self.protocols = protocols_of(request)
         self.rebalance_timeout_ms = rebalance_timeout_of(request)
         self.session_timeout_ms = request.session_timeout_ms
@@ -75,20 +77,22 @@ class ClassicGroupMember:
 
 
 def protocols_of(request: messages.JoinGroupRequest) -> dict[str, bytes]:
-    """Return the assignors of a join with their subscriptions, in the member's order."""
+    """Return the assignors of a JoinGroup request with their subscriptions, in the member's order."""
     return {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
 
 
 def rebalance_timeout_of(request: messages.JoinGroupRequest) -> int:
-    """Return the rebalance timeout of a join; version 0 has the session timeout only."""
+    """Return the rebalance timeout of a JoinGroup request. Version 0 has only the session timeout."""
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 @dataclass(slots=True, eq=False)
 class ClassicGroup:
-    """A group. pending_joins: member ids that were handed out (MEMBER_ID_REQUIRED) and have not joined yet.
+    """A group of the classic protocol.
 
-    pending_syncs: members of this generation that have not sent SyncGroup yet. state_timestamp: ms, of the last change.
+    pending_joins:   Member ids that were assigned (MEMBER_ID_REQUIRED), and whose members have not joined yet.
+    pending_syncs:   Members of this generation that have not sent SyncGroup yet.
+    state_timestamp: Time of the last change of the state, in ms since 1970.
     """
 
     group_id: str
@@ -167,7 +171,7 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_timestamp = self.state, state, now_ms
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a member of this type and with these assignors can join the present members, if any."""
+        """Return whether a member of this type that supports these assignors can join."""
         offered = set(names)
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type) and bool(offered)
@@ -180,8 +184,8 @@ class ClassicGroup:
         return set.intersection(*sets) if sets else set()
 
     def select_protocol(self) -> str:
-        """Return the assignor with the most votes; each member votes for its first that all support. Of several with as
-        many votes it is the first by name (Kafka: by hash)."""
+        """Return the assignor with the most votes. Each member votes for its first assignor that all members support.
+        If several assignors have the most votes, return the first one by name (Kafka: by hash)."""
         common = self.common_protocols()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -190,7 +194,7 @@ class ClassicGroup:
         return min(votes, key=lambda name: (-votes[name], name))
 
     def add(self, member: ClassicGroupMember) -> None:
-        """Add a member. The first one sets the protocol type and is the leader."""
+        """Add a member. The first member sets the protocol type and becomes the leader."""
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         if not self.members:
@@ -201,7 +205,7 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or the member id of one that has not joined yet."""
+        """Remove a member, or a member id whose member has not joined yet."""
         member = self.members.pop(member_id, None)
         if member is not None and member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
@@ -211,7 +215,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, old: ClassicGroupMember, new_member_id: str) -> ClassicGroupMember:
-        """Give a static member a new member id; requests of the old one get FENCED_INSTANCE_ID."""
+        """Give a static member a new member id. Requests with the old member id then get FENCED_INSTANCE_ID."""
         fenced = ErrorCode.FENCED_INSTANCE_ID
         old.respond_join(messages.JoinGroupResponse(error_code=fenced, member_id=old.member_id))
         old.respond_sync(messages.SyncGroupResponse(error_code=fenced))
@@ -225,7 +229,8 @@ class ClassicGroup:
         return old
 
     def elect_joined_leader(self) -> bool:
-        """Make a member that joins the leader, unless the leader joins itself. Return whether one was found."""
+        """If the leader does not join, make a member that joins the leader. Return whether the group has a leader that
+        joins."""
         if self.leader is None:
             return False
         if self.members[self.leader].joining is not None:
@@ -244,7 +249,7 @@ class ClassicGroup:
         self.pending_syncs.clear()
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics of all subscriptions; None if they cannot be read."""
+        """Return the topics of all subscriptions; None if a subscription cannot be read."""
         if not self.is_consumer_group:
             return None
         topics: set[str] = set()
@@ -257,7 +262,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to a topic; True if subscriptions of consumers cannot be read."""
+        """Return whether a member subscribes to a topic. Return True if a subscription of a consumer cannot be read."""
         return self.is_consumer_group if self.subscribed_topics is None else topic in self.subscribed_topics
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
@@ -310,7 +315,8 @@ class ClassicGroup:
         )
 
     def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
-        """Return the record of the group, with other assignments than those of the members if given."""
+        """Return the record of the group. If assignments are passed, the record has these instead of those of the
+        members."""
         members = [
             messages.GroupMemberMetadata(
                 member_id=member.member_id,
@@ -335,7 +341,7 @@ class ClassicGroup:
         return GroupRecord(messages.GroupMetadataKey(group=self.group_id), value, 3)
 
     def tombstones(self) -> list[GroupRecord]:
-        """Return the records that remove the group, which has no members."""
+        """Return the records that remove the group. The group must be empty."""
         return [GroupRecord(messages.GroupMetadataKey(group=self.group_id))]
 
     def describe(self) -> messages.DescribedGroup:

@@ -35,8 +35,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
 class _Join(Later):
-    """A JoinGroup request, and its response. Without a joined generation it has no protocol name: from version 7 on
-    None."""
+    """A JoinGroup request, and its response. The response to a refused join has no protocol name: "", or None from
+    version 7 on."""
 
     __slots__ = ("context", "request")
 
@@ -61,7 +61,7 @@ class ClassicProtocol:
     # JoinGroup
 
     def join(self, context: RequestContext, request: messages.JoinGroupRequest) -> Later:
-        """Join a group. The response comes when the next generation begins."""
+        """Respond to JoinGroup when the next generation begins."""
         join = _Join(context, request)
         try:
             self._join(join)
@@ -177,7 +177,7 @@ class ClassicProtocol:
         self._rebalance_or_complete(group)
 
     def _replace_static(self, join: _Join, group: ClassicGroup, member_id: str) -> None:
-        """Let a static member that was restarted continue under a new member id, without a rebalance if possible."""
+        """Continue a static member that was restarted under a new member id, without a rebalance if possible."""
         context, request = join.context, join.request
         old = group.members[group.static_members[request.group_instance_id or ""]]
         old_leader = group.leader
@@ -232,7 +232,7 @@ class ClassicProtocol:
             self._start_timer("join", group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
 
     def _wait_for_more_members(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
-        """Delay the first generation of a group, again while members come, up to the rebalance timeout."""
+        """Delay the first generation of a group. Delay it again while members join, up to the rebalance timeout."""
 
         def look_again() -> None:
             if group.new_member_added and remaining_ms:
@@ -245,7 +245,7 @@ class ClassicProtocol:
         self._start_timer("join", group, delay_ms, look_again)
 
     def _start_timer(self, kind: str, group: ClassicGroup, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` after a delay, if the group is still there."""
+        """Run `action` after a delay, if the group still exists."""
 
         def run() -> None:
             if self._table.groups.get(group.group_id) is group:
@@ -254,7 +254,7 @@ class ClassicProtocol:
         self._table.start_timer((kind, group.group_id), delay_ms, run)
 
     def _complete_join(self, group: ClassicGroup) -> None:
-        """Begin the next generation with the members that have joined, and static ones that have not."""
+        """Begin the next generation with the members that have joined, and with static members that have not."""
         self._table.cancel_timer(("join", group.group_id))
         for member in [one for one in group.members.values() if one.joining is None and one.instance_id is None]:
             self._remove_member(group, member)
@@ -346,7 +346,8 @@ class ClassicProtocol:
     # SyncGroup
 
     def sync(self, context: RequestContext, request: messages.SyncGroupRequest) -> Later:
-        """Request the assignment of a member, or give those of all members as the leader."""
+        """Respond to SyncGroup with the assignment of the member. The request of the leader contains all
+        assignments."""
         later = Later()
         try:
             if context.api_version >= NAMED_SYNC_VERSION and None in (request.protocol_type, request.protocol_name):
@@ -371,7 +372,7 @@ class ClassicProtocol:
             return
         is_leader = group.leader == member.member_id
         assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
-        if is_leader:  # written first: a member that waits for SyncGroup keeps its place without heartbeats
+        if is_leader:  # written first: a member that waits for the response needs no heartbeats
             self._table.write(group.group_id, [group.record(assignments)])
         member.syncing = later
         if is_leader:
@@ -397,7 +398,7 @@ class ClassicProtocol:
     # Heartbeat and LeaveGroup
 
     def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
-        """Keep the session of a member alive."""
+        """Respond to Heartbeat, which extends the session of a member."""
         group, member = self._member_of(request)
         self._restart_session(group, member)
         is_preparing = group.state is ClassicState.PREPARING_REBALANCE
@@ -406,7 +407,7 @@ class ClassicProtocol:
         )
 
     def leave(self, context: RequestContext, request: messages.LeaveGroupRequest) -> messages.LeaveGroupResponse:
-        """Remove members from a group."""
+        """Respond to LeaveGroup, which removes members from a group."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         is_single = context.api_version < 3

@@ -25,7 +25,7 @@ INITIAL_GROUP_EPOCH = 1
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target assignment. The numbers are those of the log."""
+    """The state of a member on the way to its target assignment, numbered as in the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -35,7 +35,10 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member: its subscription, and the partitions that it owns. assigned, revoking: by topic id, with epochs."""
+    """A member: its subscription, and the partitions that it owns.
+
+    assigned, revoking: Partitions by topic id, each with the member epoch since which the member owns it.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -53,7 +56,7 @@ class ConsumerMember:
     revoking: Owned = field(default_factory=dict)
 
     def subscription_record(self, group_id: str) -> GroupRecord:
-        """Return the record of its subscription."""
+        """Return the record of the member's subscription."""
         key = records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
         value = records.ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
@@ -73,14 +76,14 @@ class ConsumerMember:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Return since which epoch the member owns a partition; None if it does not."""
+        """Return the member epoch since which the member owns a partition; None if it does not own the partition."""
         for owned in (self.assigned, self.revoking):
             if partition in owned.get(topic_id, {}):
                 return owned[topic_id][partition]
         return None
 
     def current_record(self, group_id: str) -> GroupRecord:
-        """Return the record of the partitions that it owns."""
+        """Return the record of the partitions that the member owns."""
         key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
         value = records.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.epoch,
@@ -94,7 +97,11 @@ class ConsumerMember:
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """A group. target: the assignment that each member is to reach. patterns: regular expression -> matching topics."""
+    """A group of the consumer protocol.
+
+    target:   The target assignment of each member.
+    patterns: The regular expressions of subscriptions, with the topics that match.
+    """
 
     group_id: str
     epoch: int = INITIAL_GROUP_EPOCH
@@ -156,11 +163,11 @@ class ConsumerGroup:
         }
 
     def tombstones(self) -> list[GroupRecord]:
-        """Return the records that remove the group, which has no members."""
+        """Return the records that remove the group. The group must be empty."""
         return [
             GroupRecord(records.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id)),
             *(pattern_tombstone(self.group_id, pattern) for pattern in sorted(self.patterns)),
-            # Kafka has no value with this key since 4.1, and still removes it
+            # Kafka 4.1 and later write no value with this key, but still write the tombstone
             GroupRecord(records.ConsumerGroupPartitionMetadataKey(group_id=self.group_id)),
             GroupRecord(records.ConsumerGroupMetadataKey(group_id=self.group_id)),
         ]
@@ -168,8 +175,8 @@ class ConsumerGroup:
     def validate_commit(
         self, request: CommitRequest, *, is_transactional: bool, api_version: int
     ) -> ConsumerMember | None:
-        """Return the member whose partitions must be looked at one by one, as its epoch is old; None: all may be
-        committed. Raise ApiError unless the member may commit at all."""
+        """Raise ApiError unless a member may commit offsets. If its epoch is old, return the member, whose partitions
+        the caller must check one by one. Otherwise return None."""
         member_id, epoch = request.member_id, request.generation_id_or_member_epoch
         is_anonymous = not member_id and request.group_instance_id is None
         if epoch < 0 and (not self.members or (is_transactional and is_anonymous)):
@@ -185,7 +192,7 @@ class ConsumerGroup:
         return member
 
     def validate_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raise ApiError unless this member may read the offsets; tools do not name one."""
+        """Raise ApiError unless this member may read the offsets. Requests of tools name no member."""
         if member_id is None and epoch < 0:
             return
         member = self.member(member_id or "")
@@ -195,7 +202,7 @@ class ConsumerGroup:
     # Records
 
     def apply_subscription(self, member_id: str, value: records.ConsumerGroupMemberMetadataValue | None) -> None:
-        """Take the subscription of a member, or its removal."""
+        """Apply the record of a member's subscription, or its tombstone."""
         known = self.members.get(member_id)
         if value is None:
             self.members.pop(member_id, None)
@@ -217,14 +224,14 @@ class ConsumerGroup:
             self.static_members[value.instance_id] = member_id
 
     def apply_target(self, member_id: str, value: records.ConsumerGroupTargetAssignmentMemberValue | None) -> None:
-        """Take the target assignment of a member, or its removal."""
+        """Apply the record of a member's target assignment, or its tombstone."""
         if value is None:
             self.target.pop(member_id, None)
         else:
             self.target[member_id] = {one.topic_id: frozenset(one.partitions) for one in value.topic_partitions}
 
     def apply_current(self, member_id: str, value: records.ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
-        """Take the partitions that a member owns; a removal leaves it without any."""
+        """Apply the record of the partitions that a member owns. After a tombstone, the member owns none."""
         known = self.members.get(member_id)
         if value is None:
             if known is not None:
@@ -241,7 +248,7 @@ class ConsumerGroup:
         )
 
     def apply_pattern(self, pattern: str, value: records.ConsumerGroupRegularExpressionValue | None) -> None:
-        """Take the topics that a regular expression matches, or its removal."""
+        """Apply the record of the topics that match a regular expression, or its tombstone."""
         if value is None:
             self.patterns.pop(pattern, None)
         else:
@@ -263,7 +270,7 @@ def _owned_topics(owned: Owned) -> list[records.OwnedTopic]:
 
 
 def _owned(topics: list[records.OwnedTopic], default_epoch: int) -> dict[UUID, Mapping[int, int]]:
-    """Return partitions with their epochs; records of Kafka 4.0 to 4.2 have none."""
+    """Return partitions with their epochs. Records of Kafka 4.0 to 4.2 contain no epochs."""
     owned: dict[UUID, Mapping[int, int]] = {}
     for one in topics:
         epochs = one.assignment_epochs

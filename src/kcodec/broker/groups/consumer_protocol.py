@@ -44,15 +44,15 @@ DEFAULT_SERVER_ASSIGNOR = "uniform"
 
 
 def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
-    """Return the assignor that most members name. A change of it begins an epoch, as a changed subscription does."""
+    """Return the assignor that most members name. If it changes, an epoch begins, as after a changed subscription."""
     votes = [one.server_assignor for one in members if one.server_assignor is not None]
     return max(votes, key=votes.count) if votes else DEFAULT_SERVER_ASSIGNOR
 
 
 def metadata_hash(topics: Mapping[str, int]) -> int:
-    """Return 64 bits that change with the subscribed topics and their numbers of partitions; 0 without topics.
+    """Return a hash of 64 bits of the subscribed topics and their numbers of partitions; 0 if there are no topics.
 
-    Kafka's own hash has other bits. After it has read such a log, it begins one epoch more.
+    Kafka's hash has another value. A Kafka broker that reads this log therefore begins one additional epoch.
     """
     if not topics:
         return 0
@@ -70,7 +70,7 @@ class ConsumerProtocol:
     def heartbeat(
         self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest
     ) -> messages.ConsumerGroupHeartbeatResponse:
-        """Join a group, report the state of a member, or leave."""
+        """Respond to ConsumerGroupHeartbeat, by which a member joins, reports its state, or leaves."""
         try:
             self._check(context, request)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
@@ -173,7 +173,8 @@ class ConsumerProtocol:
         )
 
     def _group(self, group_id: str, *, is_joining: bool, records: list[GroupRecord]) -> ConsumerGroup:
-        """Return the group, or a new one that its first record will create. An empty classic group is replaced."""
+        """Return the group, or a new one, which its first record creates. A new group replaces an empty classic
+        group."""
         group = self._table.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -192,7 +193,7 @@ class ConsumerProtocol:
         request: messages.ConsumerGroupHeartbeatRequest,
         records: list[GroupRecord],
     ) -> ConsumerMember:
-        """Return the member that sends the heartbeat as it is known, or a new one."""
+        """Return the member that sends the heartbeat, without its changes, or a new member."""
         is_joining = request.member_epoch == 0
         if request.instance_id is None:
             if is_joining:
@@ -220,7 +221,7 @@ class ConsumerProtocol:
         records.append(target_record(group.group_id, member_id, target))
         records.append(replaced.current_record(group.group_id))
         self._cancel_timers(group.group_id, static.member_id)
-        # The next lines of the heartbeat read the group as it is after these records.
+        # The rest of the heartbeat reads the group in the state after these records.
         self._table.commit(group.group_id, records)
         records.clear()
         return replaced
@@ -228,7 +229,7 @@ class ConsumerProtocol:
     def _updated(
         self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest, member: ConsumerMember
     ) -> ConsumerMember:
-        """Return the member with what the heartbeat changes."""
+        """Return the member with the changes of the heartbeat."""
         pattern = request.subscribed_topic_regex
         if pattern is not None and pattern != member.pattern and pattern:
             compile_pattern(pattern)
@@ -256,7 +257,8 @@ class ConsumerProtocol:
         members: Mapping[str, ConsumerMember],
         records: list[GroupRecord],
     ) -> int:
-        """Return the group's epoch, with the record of the next one if subscriptions, topics or assignor changed."""
+        """Return the epoch of the group. If subscriptions, topics or the assignor have changed, it is the next epoch,
+        whose record is appended to `records`."""
         assignors = [preferred_assignor(found.values()) for found in (group.members, members)]
         needs_epoch = updated.topics != member.topics or assignors[0] != assignors[1]
         if updated.pattern != member.pattern:
@@ -280,7 +282,7 @@ class ConsumerProtocol:
     def _assign(
         self, group: ConsumerGroup, epoch: int, members: Mapping[str, ConsumerMember], records: list[GroupRecord]
     ) -> dict[str, Target]:
-        """Return the new target assignment, with the records of what it changes."""
+        """Return the new target assignment, and append the records of its changes to `records`."""
         topics = {name: self._table.host.topics.get(name) for one in members.values() for name in group.topics_of(one)}
         ids = {name: topic.id for name, topic in topics.items() if topic is not None}
         counts = {topic.id: len(topic.partitions) for topic in topics.values() if topic is not None}
@@ -393,7 +395,7 @@ def _partitions(member: ConsumerMember) -> dict[object, frozenset[int]]:
 
 
 def _fenced(group: ConsumerGroup, static: ConsumerMember | None, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member if it has this member id. Raise ApiError otherwise."""
+    """Return the static member. Raise ApiError if it has another member id."""
     if static is None:
         text = f"Instance id {instance_id} is unknown."
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, text)
@@ -404,7 +406,8 @@ def _fenced(group: ConsumerGroup, static: ConsumerMember | None, member_id: str,
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, reported: Reported) -> None:
-    """Raise ApiError (FENCED_MEMBER_EPOCH) unless the epoch is the member's, or the last one before a lost response."""
+    """Raise ApiError (FENCED_MEMBER_EPOCH) unless the epoch is that of the member, or the one before a lost
+    response."""
     if epoch == member.epoch:
         return
     is_subset = reported is not None and all(

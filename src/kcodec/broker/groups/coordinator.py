@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group coordinator: its APIs, the reading of its log, and the requests of tools about groups."""
+"""The group coordinator: its APIs, the replay of its log, and the requests of tools about groups."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class GroupCoordinator:
     # Log
 
     def replay(self, partition: int, entry: InternalRecord | TransactionMarker) -> None:
-        """Take a record or marker of a partition of the log, in the order of offsets. Unknown records are skipped."""
+        """Apply a record or marker of a partition of the log, in the order of offsets. Skip records of unknown
+        types."""
         if isinstance(entry, TransactionMarker):
             self.transaction_completed(partition, entry.producer_id, entry.is_commit)
             return
@@ -83,7 +84,7 @@ class GroupCoordinator:
                 self._apply(GroupRecord(found.key, value), entry.offset, entry.producer_id)
 
     def loaded(self) -> None:
-        """Start the sessions of the members that the log has."""
+        """Start the sessions of the members that the replay of the log has found."""
         for group in list(self._table.groups.values()):
             if isinstance(group, ClassicGroup):
                 self._classic.start_sessions(group)
@@ -91,7 +92,7 @@ class GroupCoordinator:
                 self._consumer.start_sessions(group)
 
     def unload(self) -> None:
-        """Forget everything. Waiting requests get NOT_COORDINATOR."""
+        """Forget all state. Waiting requests get NOT_COORDINATOR."""
         for group in list(self._table.groups.values()):
             if isinstance(group, ClassicGroup):
                 self._classic.abandon(group, ErrorCode.NOT_COORDINATOR)
@@ -105,7 +106,8 @@ class GroupCoordinator:
             del self._table.groups[group_id]
 
     def _apply(self, record: GroupRecord, offset: int, producer_id: int) -> None:
-        """Take a record into memory. Those of classic groups with members follow the memory, not the reverse."""
+        """Apply a record to the state in memory. Ignore records of classic groups with members, whose state in memory
+        is newer."""
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             self._store.apply(key, value if isinstance(value, OffsetCommitValue) else None, offset, producer_id)
@@ -118,7 +120,8 @@ class GroupCoordinator:
             self._apply_consumer(key, value)
 
     def _apply_consumer(self, key: _ConsumerKey, value: Any) -> None:
-        """Take a record of a group of the consumer protocol. value: of the class that belongs to the key; or None."""
+        """Apply a record of a group of the consumer protocol. The class of `value` depends on the key; None is a
+        tombstone."""
         group_id = key.group_id
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of ``__consumer_offsets``, in the versions that Kafka 4.3 writes (GroupCoordinatorRecordHelpers)."""
+"""The records of ``__consumer_offsets``, in the versions that Kafka writes (GroupCoordinatorRecordHelpers)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
 
 
 class GroupRecord(NamedTuple):
-    """A record before it is encoded; value None: a tombstone. version: that of the value."""
+    """A record before it is encoded. If the value is None, it is a tombstone. `version` is the version of the value."""
 
     key: CoordinatorKey
     value: CoordinatorValue | None = None
     version: int = 0
 
     def encode(self) -> tuple[bytes, bytes | None]:
-        """Return key and value as bytes, with record type and version in front."""
+        """Return key and value as bytes: the key begins with the record type, the value with the version."""
         return coordinator_record(self.key, self.value, self.version)
 
 
 def offset_record(group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> GroupRecord:
-    """Return the record of a committed offset. An expiry time of its own exists in version 1 only."""
+    """Return the record of a committed offset. Only version 1 can contain an expiry time."""
     version = 4 if value.expire_timestamp == NO_EXPIRY else 1
     return GroupRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), value, version)
 

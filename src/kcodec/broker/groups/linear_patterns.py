@@ -26,7 +26,10 @@ Holds = Callable[[str, int], bool]
 
 
 class LinearPattern:
-    """A regular expression. Raise ValueError if it is too large or has what RE2 does not know, re.error if invalid."""
+    """A regular expression.
+
+    Raise ValueError if it is too large or uses syntax that RE2 does not have, and re.error if it is invalid.
+    """
 
     def __init__(self, pattern: str) -> None:
         parsed = _PARSER.parse(pattern)
@@ -52,7 +55,7 @@ class LinearPattern:
         return self._final in states
 
     def _closure(self, states: list[int], text: str, position: int) -> set[int]:
-        """Return the states that are reached without a character."""
+        """Return the states that can be reached without reading a character."""
         found: set[int] = set()
         while states:
             state = states.pop()
@@ -103,7 +106,7 @@ class LinearPattern:
         for _ in range(least):
             following = begin
             begin = self._sequence(inner, following, flags)
-            if begin == following:  # it has no state, and repeating it adds none: "(){1000000}"
+            if begin == following:  # it has no state, so repetitions add none: "(){1000000}"
                 break
         return begin
 

@@ -30,7 +30,7 @@ NO_TOPIC_ID = UUID(int=0)
 
 
 class _Commit(NamedTuple):
-    """A partition of an OffsetCommit request that exists, and what the response says about it."""
+    """An existing partition of an OffsetCommit request, and its part of the response."""
 
     topic: Topic
     partition: messages.OffsetCommitRequestPartition
@@ -38,7 +38,10 @@ class _Commit(NamedTuple):
 
 
 class OffsetRequests:
-    """The requests about offsets. alive: called with the member of a classic group that has committed."""
+    """The requests about offsets.
+
+    alive: Called with the member of a classic group that has committed offsets.
+    """
 
     def __init__(self, table: GroupTable, store: OffsetStore, alive: Callable[[ClassicGroup, str], None]) -> None:
         self._table = table
@@ -48,8 +51,8 @@ class OffsetRequests:
     # Group
 
     def _group_to_commit(self, group_id: str, generation: int, code: ErrorCode) -> Group:
-        """Return the group, else raise ApiError with this code. A commit without members creates the group, also if its
-        offsets are refused then (GroupMetadataManager.getOrMaybeCreateClassicGroup)."""
+        """Return the group, or raise ApiError with this code. A commit that names no member creates the group, even if
+        its offsets are refused later (GroupMetadataManager.getOrMaybeCreateClassicGroup)."""
         group = self._table.groups.get(group_id)
         if group is not None:
             return group
@@ -60,7 +63,7 @@ class OffsetRequests:
     # OffsetCommit
 
     def commit(self, context: RequestContext, request: messages.OffsetCommitRequest) -> messages.OffsetCommitResponse:
-        """Commit offsets."""
+        """Respond to OffsetCommit."""
         uses_ids = context.api_version >= TOPIC_ID_VERSION
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if uses_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         response = messages.OffsetCommitResponse()
@@ -132,7 +135,7 @@ class OffsetRequests:
         return self._table.host.topics.partition(name, partition) is not None
 
     def check_transactional(self, request: messages.TxnOffsetCommitRequest) -> messages.TxnOffsetCommitResponse | None:
-        """Return the response if no partition of the request exists: then no transaction is looked at."""
+        """Return the response if no partition of the request exists, in which case the transaction is not checked."""
         if any(self._is_there(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions):
             return None
         return _transactional_response(request, lambda name, partition: _unknown(name))
@@ -140,7 +143,7 @@ class OffsetRequests:
     def commit_transactional(
         self, context: RequestContext, request: messages.TxnOffsetCommitRequest
     ) -> messages.TxnOffsetCommitResponse:
-        """Add offsets to a transaction that has been verified. They are pending until its marker."""
+        """Add offsets to a transaction that has been verified. They are pending until the marker is written."""
 
         def response(code_of: Callable[[Any], ErrorCode]) -> messages.TxnOffsetCommitResponse:
             return _transactional_response(
@@ -205,7 +208,7 @@ class OffsetRequests:
     # OffsetFetch
 
     def fetch(self, context: RequestContext, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
-        """Return committed offsets: of one group up to version 7, of several from version 8 on."""
+        """Respond to OffsetFetch: for one group up to version 7, for several groups from version 8 on."""
         if context.api_version >= GROUPS_VERSION:
             groups = [self._fetch_group(context, one, request.require_stable) for one in request.groups]
             return messages.OffsetFetchResponse(groups=groups)
@@ -288,7 +291,7 @@ class OffsetRequests:
     # OffsetDelete and expiry
 
     def delete(self, request: messages.OffsetDeleteRequest) -> messages.OffsetDeleteResponse:
-        """Delete offsets of topics that no member subscribes to."""
+        """Respond to OffsetDelete. Only offsets of topics that no member subscribes to are deleted."""
         if not request.group_id:
             return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         pairs = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
@@ -319,7 +322,7 @@ class OffsetRequests:
             self._table.commit(group_id, self._store.tombstones(group_id, gone))
 
     def expire(self) -> None:
-        """Remove offsets that are older than the retention, and then groups that nothing is left of."""
+        """Remove offsets that are older than the retention, and then groups without members and offsets."""
         for group_id in list(dict.fromkeys((*self._table.groups, *self._store.group_ids()))):
             group = self._table.groups.get(group_id)
             known = self._store.committed.get(group_id, {})
@@ -356,7 +359,8 @@ def _check_assignment_epoch(member: ConsumerMember, epoch: int, topic_id: UUID, 
 
 
 def _unknown(name: str) -> ErrorCode:
-    """Return the error of a partition that does not exist. Without a name, its topic was given by an unknown id."""
+    """Return the error of a partition that does not exist. Without a name, the request named the topic by an unknown
+    id."""
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets of all groups, and those of open transactions (Kafka: OffsetMetadataManager).
+"""The committed offsets of all groups, and the pending offsets of open transactions (Kafka: OffsetMetadataManager).
 
 An offset of a transaction is pending until the marker of its producer is written. COMMIT applies the offset, unless a
 later record of the log has already been applied for the same partition. ABORT drops it. A tombstone removes committed
@@ -19,7 +19,11 @@ PartitionKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """A committed offset. expire_timestamp -1: the broker's retention. record_offset: that of its record in the log."""
+    """A committed offset.
+
+    expire_timestamp: -1 if the retention of the broker applies.
+    record_offset:    Offset of its record in the log.
+    """
 
     offset: int
     leader_epoch: int
@@ -38,7 +42,7 @@ class OffsetStore:
         self._pending: dict[int, dict[str, dict[PartitionKey, StoredOffset]]] = {}
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, offset: int, producer_id: int) -> None:
-        """Take a record of the log."""
+        """Apply a record of the log."""
         partition = key.topic, key.partition
         if value is None:
             committed = self.committed.get(key.group, {})
@@ -55,7 +59,8 @@ class OffsetStore:
         groups.setdefault(key.group, {})[partition] = stored
 
     def end_transaction(self, producer_id: int, *, is_commit: bool, concerns: Callable[[str], bool]) -> None:
-        """Apply or drop the pending offsets of a producer, of the groups that the marker's partition has."""
+        """Apply or drop the pending offsets of a producer, for the groups that belong to the partition of the
+        marker."""
         pending = self._pending.get(producer_id, {})
         for group_id in [name for name in pending if concerns(name)]:
             for partition, stored in pending.pop(group_id).items():
@@ -70,11 +75,12 @@ class OffsetStore:
         return any(partition in groups.get(group_id, {}) for groups in self._pending.values())
 
     def has_open_transaction(self, group_id: str) -> bool:
-        """Return whether an open transaction has had offsets of a group."""
+        """Return whether an open transaction contains offsets of a group."""
         return any(group_id in groups for groups in self._pending.values())
 
     def tombstones(self, group_id: str, partitions: Iterator[PartitionKey]) -> list[GroupRecord]:
-        """Return the records that remove those of these offsets that exist, the committed ones first."""
+        """Return the records that remove the offsets of these partitions, as far as they exist: first the committed
+        offsets."""
         known = self.committed.get(group_id, {})
         return [
             offset_tombstone(group_id, topic, number)
@@ -93,6 +99,6 @@ class OffsetStore:
         return list(dict.fromkeys((*self.committed, *pending)))
 
     def forget(self) -> None:
-        """Forget everything."""
+        """Forget all offsets."""
         self.committed.clear()
         self._pending.clear()

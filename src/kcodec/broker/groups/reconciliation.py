@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a member from the partitions that it owns to its target assignment (KIP-848; CurrentAssignmentBuilder).
 
-A member first revokes the partitions that it must give up. Only then it gets the epoch of the target assignment. If
+A member first revokes the partitions that it must give up. Only then does it get the epoch of the target assignment. If
 another member has not released a partition yet, the member gets this partition later.
 """
 
@@ -17,15 +17,16 @@ from kcodec.broker.groups.group_log import Owned, Target
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.groups import ConsumerGroupTopicPartitions
 
-#: What the member says that it owns; None: it does not say.
+#: The partitions that the member reports to own; None if the heartbeat does not contain them.
 Reported = Sequence[ConsumerGroupTopicPartitions] | None
 
 
 def reconcile(
     member: ConsumerMember, target_epoch: int, target: Target, taken: Collection[tuple[UUID, int]], reported: Reported
 ) -> ConsumerMember:
-    """Return the member after its next step. taken: the partitions that
-    other members own or have not revoked yet.
+    """Return the member after its next step.
+
+    taken: Partitions that other members own or have not revoked yet.
 
     Raise ApiError (FENCED_MEMBER_EPOCH) if the member is in a state that only a newer broker knows.
     """

@@ -24,7 +24,7 @@ TopicPartitionId = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class AssignedMember:
-    """What an assignor knows of a member. target: its assignment until now."""
+    """What an assignor knows of a member. `target` is its present assignment."""
 
     member_id: str
     instance_id: str | None
@@ -39,7 +39,7 @@ ServerAssignor = Callable[[Members, PartitionCounts], dict[str, Target]]
 
 
 def assign_range(members: Members, counts: PartitionCounts) -> dict[str, Target]:
-    """Return a range of each topic for each of its members; the first members get one more."""
+    """Return a range of each topic for each of its members. The first members get one partition more."""
     shares: dict[str, dict[UUID, frozenset[int]]] = {member.member_id: {} for member in members}
     in_order = sorted(
         members,
@@ -57,7 +57,8 @@ def assign_range(members: Members, counts: PartitionCounts) -> dict[str, Target]
 
 
 def assign_uniform(members: Members, counts: PartitionCounts) -> dict[str, Target]:
-    """Return an assignment whose sizes differ by one at most where subscriptions allow it, close to the last one."""
+    """Return an assignment whose sizes differ by at most one if subscriptions allow it, and that changes as little as
+    possible."""
     if members and all(member.topics == members[0].topics for member in members):
         return _assign_equally(members, counts)
     free: dict[TopicPartitionId, None] = {
@@ -79,7 +80,8 @@ def assign_uniform(members: Members, counts: PartitionCounts) -> dict[str, Targe
 
 
 def _assign_equally(members: Members, counts: PartitionCounts) -> dict[str, Target]:
-    """Return an assignment for members with the same topics: each keeps its share, and the rest is given in order."""
+    """Return an assignment for members with the same topics. Each member keeps its share, and the rest is assigned in
+    order."""
     by_id = {member.member_id: member for member in members}
     topics = sorted(members[0].topics)
     owned = {(topic_id, number) for one in members for topic_id, numbers in one.target.items() for number in numbers}
@@ -110,8 +112,9 @@ def _by_topic(partitions: Iterable[TopicPartitionId]) -> Target:
 class _Shares:
     """The partitions of members with different subscriptions.
 
-    For each set of readers, a heap has the sizes of their shares. Sizes in it may be out of date, but at least one size
-    of each reader is not above the true one. A size at the top that is up to date is therefore the smallest.
+    For each set of readers, a heap contains the sizes of their shares. Sizes in the heap may be out of date, but at
+    least one size of each reader is not greater than its actual size. If the size at the top is up to date, it is
+    therefore the smallest one.
     """
 
     def __init__(self, members: Members, counts: PartitionCounts) -> None:

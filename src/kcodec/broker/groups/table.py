@@ -18,7 +18,7 @@ TimerKey = tuple[str, ...]
 
 
 class GroupTable:
-    """The groups by id. `apply` takes a record into memory; the coordinator sets it."""
+    """The groups by id. `apply`, which the coordinator sets, applies a record to the state in memory."""
 
     def __init__(self, host: GroupHost) -> None:
         self.host = host
@@ -33,12 +33,13 @@ class GroupTable:
         return self.host.clock.now_ms()
 
     def group_setting(self, group_id: str, name: str) -> int:
-        """Return a configuration of a group; its default is the setting of the broker with group_ before the name."""
+        """Return a configuration of a group. The default is the setting of the broker whose name has the prefix
+        `group_`."""
         default: int = getattr(self.settings, f"group_{name.replace('.', '_')}")
         return int(self.host.topics.group_configs.get(group_id, {}).get(name, default))
 
     def write(self, group_id: str, records: Sequence[GroupRecord]) -> int:
-        """Append records of a group as one batch. The caller keeps the state in memory in step."""
+        """Append records of a group as one batch. The caller applies them to the state in memory."""
         if not records:
             return -1
         self.records_written += len(records)
@@ -63,7 +64,7 @@ class GroupTable:
         return group
 
     def start_timer(self, key: TimerKey, delay_ms: float, action: Callable[[], None]) -> None:
-        """Run `action` after a delay; an earlier timer with this key is cancelled."""
+        """Run `action` after a delay. An earlier timer with the same key is cancelled."""
         self.cancel_timer(key)
 
         def run() -> None:

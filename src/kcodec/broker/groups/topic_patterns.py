@@ -16,7 +16,7 @@ from kcodec.broker.api import ApiError
 from kcodec.broker.groups.linear_patterns import LinearPattern
 from kcodec.protocol.error_codes import ErrorCode
 
-# What `re` knows and RE2 refuses: an escaped pair is skipped, so that "\\(?=" is not taken for a lookahead.
+# Syntax that `re` has and RE2 refuses. An escaped pair is skipped, so that "\\(?=" is not taken for a lookahead.
 _NOT_IN_RE2 = re.compile(r"\\[1-9]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
 _ESCAPED = re.compile(r"\\[^1-9]", re.DOTALL)
 MAX_PATTERN_LENGTH = 32_767
@@ -43,7 +43,7 @@ def _invalid(pattern: str, why: str) -> ApiError:
 
 
 def matching_topics(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return the names that a regular expression matches as a whole, in order; none if it is empty or invalid."""
+    """Return the names that the whole regular expression matches, in order. If it is empty or invalid, return none."""
     try:
         compiled = compile_pattern(pattern)
     except ApiError:

@@ -48,7 +48,7 @@ class ProducerIdentity(NamedTuple):
 class TransactionCoordinator:
     """The coordinator of all transactional ids. Requests that fail raise ApiError.
 
-    on_offsets_marker: called after a marker is in a partition of ``__consumer_offsets``, with the partition, the
+    on_offsets_marker: Called after a marker is in a partition of ``__consumer_offsets``, with the partition, the
                        producer id and whether the transaction was committed.
     """
 
@@ -78,8 +78,8 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Return a producer id and epoch, and fence the previous producer that used the transactional id.
 
-        Raise ApiError with CONCURRENT_TRANSACTIONS if an open transaction is aborted for that: the producer sends the
-        request again.
+        If this aborts an open transaction, raise ApiError (CONCURRENT_TRANSACTIONS). The producer then repeats the
+        request.
         """
         if transactional_id is None:
             return ProducerIdentity(self._topics.next_producer_id(), 0)
@@ -144,7 +144,8 @@ class TransactionCoordinator:
     def add_or_verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition], *, adds: bool
     ) -> dict[TopicPartition, ErrorCode]:
-        """Add partitions, or only verify them for a client whose requests do not add. Return their error codes."""
+        """Add partitions, or only verify them if the requests of the client do not add partitions. Return their error
+        codes."""
         wanted = frozenset(partitions)
         try:
             if not adds:
@@ -157,7 +158,8 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's open transaction. Raise ApiError for all."""
+        """Return for each partition whether it is in the producer's open transaction. Raise ApiError if all are
+        refused."""
         found = self._existing(transactional_id)
         _check_producer(found, producer)
         if found.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
@@ -171,7 +173,7 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, client_version: int
     ) -> ProducerIdentity:
-        """Decide a transaction. Return the identity for the next one. Raise ApiError."""
+        """Decide a transaction. Return the producer identity for the next transaction. Raise ApiError."""
         found = self._existing(transactional_id)
         if client_version >= EPOCH_BUMP_VERSION:
             return self._end_bumping(found, producer, is_commit=is_commit, client_version=client_version)
@@ -191,7 +193,8 @@ class TransactionCoordinator:
     def _end_bumping(
         self, found: TransactionMetadata, producer: ProducerIdentity, *, is_commit: bool, client_version: int
     ) -> ProducerIdentity:
-        """End with the epoch bump of KIP-890. A repeated request has the epoch, or the producer id, of before."""
+        """End a transaction with the epoch bump of KIP-890. A repeated request has the previous epoch or producer
+        id."""
         if found.transactional_id in self._pending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         is_repeated = found.producer_epoch == producer.epoch + 1
@@ -231,14 +234,14 @@ class TransactionCoordinator:
         return ProducerIdentity(decided.producer_id, decided.producer_epoch)
 
     def _fenced(self, found: TransactionMetadata) -> TransactionMetadata:
-        """Return the state of a transaction that is aborted without its producer, which is fenced."""
+        """Return the state of a transaction that the coordinator aborts, and whose producer it fences."""
         version = self._settings.transaction_version
         rotates = version >= EPOCH_BUMP_VERSION and found.is_epoch_exhausted
         next_producer_id = self._topics.next_producer_id() if rotates else NO_PRODUCER_ID
         return found.fenced(version, next_producer_id, self._clock.now_ms())
 
     def _decide(self, decided: TransactionMetadata) -> None:
-        """Write the decision, and its markers later."""
+        """Write the decision to the log, and schedule the markers."""
         self._append(decided)
         self._resume(decided)
 
@@ -250,7 +253,7 @@ class TransactionCoordinator:
         self._markers[name] = self._clock.call_later(delay, lambda: self._complete(name))
 
     def _complete(self, transactional_id: str) -> None:
-        """Write the markers of a decided transaction, then that it is complete. Try again after a failed write."""
+        """Write the markers of a decided transaction, then the completion. Try again after a failed write."""
         self._markers.pop(transactional_id, None)
         decided = self._states[transactional_id]
         try:
@@ -267,9 +270,9 @@ class TransactionCoordinator:
         self._pending.pop(transactional_id, None)
 
     def _write_markers(self, decided: TransactionMetadata) -> bool:
-        """Write the markers. Return False if a partition refused one, as it has seen a higher epoch.
+        """Write the markers. Return False if a partition refused a marker because it has seen a higher epoch.
 
-        Kafka gives up then, and the transition stays pending until the coordinator reads its log again.
+        As in Kafka, the transition then stays pending until the coordinator reads its log again.
         """
         is_complete, waiting = True, decided.partitions
         transactional_id = decided.transactional_id
@@ -277,7 +280,7 @@ class TransactionCoordinator:
         for topic, number in sorted(decided.partitions):
             partition = self._topics.partition(topic, number)
             if partition is None:
-                continue  # deleted meanwhile: Kafka drops the marker as well
+                continue  # the topic was deleted meanwhile: Kafka also drops the marker
             try:
                 partition.log.append_marker(
                     decided.producer_id,
@@ -300,7 +303,7 @@ class TransactionCoordinator:
     # Timers and faults
 
     def _scan_timeouts(self) -> None:
-        """Abort transactions that are open for longer than their time-out, and fence their producers."""
+        """Abort transactions that are open for longer than their timeout, and fence their producers."""
         self._clock.call_later(self._settings.transaction_timeout_scan_ms, self._scan_timeouts)
         now = self._clock.now_ms()
         for found in list(self._states.values()):
@@ -333,15 +336,15 @@ class TransactionCoordinator:
         return 0 if partition is None else partition.leader_epoch
 
     def _check_coordinator(self) -> None:
-        """Refuse requests before FindCoordinator has created the topic, as Kafka does."""
+        """Raise ApiError if FindCoordinator has not created the topic yet, as Kafka does."""
         if self._topics.get(TRANSACTION_STATE_TOPIC) is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{TRANSACTION_STATE_TOPIC} does not exist yet")
 
     def _append(self, metadata: TransactionMetadata) -> None:
-        """Write a transition to the log, then take it over."""
+        """Write a transition to the log, then apply it in memory."""
         version = min(self._settings.transaction_version, 1)
         if version == 0 and metadata.client_version:
-            # The log cannot hold the version of the client. Kafka leaves the transition pending as well.
+            # The log cannot hold the version of the client. Kafka also leaves the transition pending.
             self._pending[metadata.transactional_id] = metadata.state
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
         name = metadata.transactional_id
@@ -358,7 +361,7 @@ class TransactionCoordinator:
         append_to_log(partition, records)
 
     def load(self) -> None:
-        """Take the state from the log, at the start or after the loss of everything in memory."""
+        """Read the state from the log, at the start or after the state in memory was dropped."""
         for timer in self._markers.values():
             timer.cancel()
         self._states.clear()
@@ -384,7 +387,7 @@ class TransactionCoordinator:
 
 
 def _may_continue(found: TransactionMetadata, expected: ProducerIdentity) -> bool:
-    """Return whether the producer of a request is the present one, or the one before with its epochs used up."""
+    """Return whether a request has the present producer id, or the previous one, whose epochs are used up."""
     return (
         found.producer_epoch == NO_EPOCH
         or expected.producer_id == found.producer_id

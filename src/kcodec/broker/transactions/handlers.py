@@ -16,10 +16,10 @@ from kcodec.constants import CONSUMER_OFFSETS_TOPIC
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-# From these versions on clients know PRODUCER_FENCED; those before get INVALID_PRODUCER_EPOCH.
+# Clients know PRODUCER_FENCED from these versions on. Earlier versions get INVALID_PRODUCER_EPOCH.
 _INIT_FENCED_VERSION = 4
 _FENCED_VERSION = 2
-# From these versions on the request belongs to transaction version 2.
+# From these versions on, the request belongs to transaction version 2.
 _END_BUMP_VERSION = 5
 _BATCHED_VERSION = 4
 
@@ -67,7 +67,8 @@ class TransactionHandlers:
     def add_partitions(
         self, context: RequestContext, request: messages.AddPartitionsToTxnRequest
     ) -> messages.AddPartitionsToTxnResponse:
-        """Respond to AddPartitionsToTxn: for one transaction up to version 3, for several from version 4 on."""
+        """Respond to AddPartitionsToTxn. A request names one transaction up to version 3, and several from version 4
+        on."""
         if context.api_version < _BATCHED_VERSION:
             producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
             results = self._added(context, request.v3_and_below_transactional_id, producer, request.v3_and_below_topics)
@@ -100,7 +101,7 @@ class TransactionHandlers:
         wanted = [(topic.name, number) for topic in topics for number in topic.partitions]
         unknown = [one for one in wanted if self._host.topics.partition(*one) is None]
         if context.api_version < _BATCHED_VERSION and any(topic in INTERNAL_TOPICS for topic, _ in wanted):
-            # only brokers add internal topics
+            # only brokers may add internal topics
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             others = ErrorCode.OPERATION_NOT_ATTEMPTED
             return _results({one: code if one[0] in INTERNAL_TOPICS else others for one in wanted})
@@ -121,7 +122,7 @@ class TransactionHandlers:
     def add_offsets(
         self, context: RequestContext, request: messages.AddOffsetsToTxnRequest
     ) -> messages.AddOffsetsToTxnResponse:
-        """Respond to AddOffsetsToTxn: the partition of the group's offsets becomes part of the transaction."""
+        """Respond to AddOffsetsToTxn. The partition of the group's offsets becomes part of the transaction."""
         partition = CONSUMER_OFFSETS_TOPIC, self._host.partition_of(request.group_id)
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         code = ErrorCode.NONE
@@ -150,7 +151,7 @@ class TransactionHandlers:
     def write_markers(
         self, context: RequestContext, request: messages.WriteTxnMarkersRequest
     ) -> messages.WriteTxnMarkersResponse:
-        """Respond to WriteTxnMarkers, from a tool that ends a hanging transaction."""
+        """Respond to WriteTxnMarkers, which a tool sends to end a hanging transaction."""
         results = []
         for marker in request.markers:
             topics = by_topic(messages.WritableTxnMarkerTopicResult, marker.topics, partial(self._written, marker))
@@ -271,7 +272,7 @@ class TransactionHandlers:
 
 
 def _known(code: ErrorCode, context: RequestContext, fenced_version: int) -> ErrorCode:
-    """Return the code as the client's version knows it."""
+    """Return the code, or the older code that the version of the client knows."""
     if code is ErrorCode.PRODUCER_FENCED and context.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

@@ -18,7 +18,7 @@ from kcodec.protocol.error_codes import ErrorCode
 _ADD_PARTITION_VERSION = 5
 _ABORTABLE_VERSION = 4
 _IDS_VERSION = 6
-# What a group coordinator says instead of a leader's error.
+# Error codes that a group coordinator returns instead of those of a leader.
 _COORDINATOR_CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -26,7 +26,10 @@ _COORDINATOR_CODES = {
 
 
 class TxnOffsetCommit:
-    """The handler of TxnOffsetCommit. offsets: of the group coordinator, which checks the group and writes them."""
+    """The handler of TxnOffsetCommit.
+
+    offsets: Requests about offsets of the group coordinator, which checks the group and writes the offsets.
+    """
 
     def __init__(self, coordinator: TransactionCoordinator, host: GroupHost, offsets: OffsetRequests) -> None:
         self._coordinator = coordinator
@@ -71,5 +74,5 @@ class TxnOffsetCommit:
             code = self._coordinator.add_or_verify(request.transactional_id, producer, [key], adds=adds)[key]
         except ApiError as error:
             code = error.code
-        # all versions of TxnOffsetCommit know CONCURRENT_TRANSACTIONS, as only the later ones of Produce do
+        # unlike Produce, all versions of TxnOffsetCommit know CONCURRENT_TRANSACTIONS
         return verification_code(code, is_new=context.api_version >= _ABORTABLE_VERSION, adds=True)

@@ -45,7 +45,10 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """The state of a transactional id. Times in ms, -1 for none. client_version: how the client ends transactions."""
+    """The state of a transactional id. Times are in ms; -1 stands for no time.
+
+    client_version: Transaction version with which the client ends transactions.
+    """
 
     transactional_id: str
     producer_id: int
@@ -62,18 +65,18 @@ class TransactionMetadata:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the next client needs another producer id."""
+        """Whether the epochs of the producer id are used up, so that the next client needs another producer id."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     @property
     def _next_epoch(self) -> int:
-        """The epoch that fences the present one. The highest cannot be fenced, and stays."""
+        """The epoch that fences the present epoch. The highest epoch cannot be fenced and stays the same."""
         return min(self.producer_epoch + 1, HIGHEST_EPOCH)
 
     def incremented(self, timeout_ms: int, expected_epoch: int | None, now: int) -> TransactionMetadata | None:
         """Return the state after InitProducerId; None if the expected epoch is fenced (prepareIncrementProducerEpoch).
 
-        A repeated request, whose expected epoch is the one before, gets the same epoch again.
+        A repeated request, whose expected epoch is the previous epoch, gets the same epoch again.
         """
         bumped = self.producer_epoch + 1
         if expected_epoch is None:
@@ -87,7 +90,7 @@ class TransactionMetadata:
         return self._empty(timeout_ms, now, producer_epoch=epochs[0], last_producer_epoch=epochs[1])
 
     def rotated(self, producer_id: int, timeout_ms: int, now: int, *, keeps_last: bool) -> TransactionMetadata:
-        """Return the state with a new producer id, as the epochs of the old one are used up."""
+        """Return the state with a new producer id, for a producer id whose epochs are used up."""
         last = self.producer_epoch if keeps_last else NO_EPOCH
         return self._empty(timeout_ms, now, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last)
 
@@ -105,7 +108,7 @@ class TransactionMetadata:
         )
 
     def with_partitions(self, added: frozenset[TopicPartition], now: int, client_version: int) -> TransactionMetadata:
-        """Return the state with more partitions; the first ones begin the transaction."""
+        """Return the state with more partitions. The first partitions begin the transaction."""
         return replace(
             self,
             state=State.ONGOING,
@@ -120,7 +123,8 @@ class TransactionMetadata:
     def ended(
         self, *, is_commit: bool, client_version: int, now: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> TransactionMetadata:
-        """Return the state in which the outcome is decided (prepareAbortOrCommit); partitions may be missing."""
+        """Return the state in which the outcome is decided (prepareAbortOrCommit). The transaction may have no
+        partitions."""
         bumps_epoch = client_version >= EPOCH_BUMP_VERSION
         return replace(
             self,
@@ -135,10 +139,10 @@ class TransactionMetadata:
         )
 
     def fenced(self, cluster_version: int, next_producer_id: int, now: int) -> TransactionMetadata:
-        """Return the state of a transaction whose producer is fenced and which is aborted: the epoch is higher.
+        """Return the state in which the transaction is aborted, with a higher epoch, which fences the producer.
 
-        It follows the version of the cluster, whatever the client's. From 2 on the former epoch is remembered, so that
-        a client that requests its own producer id again gets this epoch.
+        The rules are those of the transaction version of the cluster, not of the client. From version 2 on, the
+        previous epoch is stored, so that a client that requests its own producer id again gets this epoch.
         """
         version = cluster_version if cluster_version >= EPOCH_BUMP_VERSION else 0
         aborted = self.ended(is_commit=False, client_version=version, next_producer_id=next_producer_id, now=now)
@@ -188,7 +192,7 @@ class TransactionMetadata:
 
     @classmethod
     def of(cls, transactional_id: str, value: messages.TransactionLogValue) -> TransactionMetadata:
-        """Return the state from a record. The last epoch is not in the log."""
+        """Return the state from a record. The log does not contain the last epoch."""
         partitions = frozenset(
             (topic.topic, number) for topic in value.transaction_partitions or () for number in topic.partition_ids
         )

@@ -23,8 +23,8 @@ NO_GENERATION = -1
 class GroupMember:
     """A member of a group as its leader sees it.
 
-    owned, generation: the partitions that it owns, and since which generation (-1: not reported).
-    user_data:         the data that its assignor of the same name made it send.
+    owned, generation: Partitions that it owns, and the generation in which it got them (-1 if not reported).
+    user_data:         Data from its assignor of the same name.
     """
 
     member_id: str
@@ -39,9 +39,9 @@ class GroupMember:
 class Assignor(Protocol):
     """Distributes partitions. One object belongs to one consumer, and may keep state.
 
-    name:           identifies the assignor in the group.
-    is_cooperative: members keep partitions over a rebalance. A partition that moves is revoked first, and assigned
-                    in the next rebalance. Otherwise all partitions are revoked before every rebalance.
+    name:           Name that identifies the assignor in the group.
+    is_cooperative: Whether members keep partitions during a rebalance. A partition that moves is revoked first, and
+                    assigned in the next rebalance. Otherwise all partitions are revoked before every rebalance.
     """
 
     @property
@@ -58,11 +58,11 @@ class Assignor(Protocol):
         """Return this member's data for the leader's assignor."""
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        """Take the partitions that a rebalance assigned to this member."""
+        """Receive the partitions that a rebalance has assigned to this member."""
 
     def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
-        """On the leader, return the assignment of every member. topics: all existing topics that a member subscribes
-        to."""
+        """On the leader, return the assignment of every member. `topics` has all existing topics to which a member
+        subscribes."""
         ...
 
 
@@ -78,7 +78,7 @@ def by_name(member: GroupMember) -> tuple[bool, bytes]:
 
 
 def all_partitions(topics: Topics, names: Iterable[str]) -> list[TopicPartition]:
-    """Return all partitions of the existing ones of these topics, by name and number."""
+    """Return all partitions of these topics, as far as the topics exist, by name and number."""
     return [
         TopicPartition(topic, number)
         for topic in sorted(names, key=java_order)
@@ -88,7 +88,8 @@ def all_partitions(topics: Topics, names: Iterable[str]) -> list[TopicPartition]
 
 
 def can_match_racks(consumer_racks: Collection[str], replica_racks: Collection[frozenset[str]]) -> bool:
-    """Return whether racks matter: a consumer's rack has replicas, and not every partition is in all racks."""
+    """Return whether racks matter: the rack of a consumer has replicas, and not every partition has replicas in all
+    racks."""
     everywhere = frozenset().union(*replica_racks)
     if everywhere.isdisjoint(consumer_racks):
         return False

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignments that are as balanced as possible, then as near (racks), then as similar to the previous ones as possible.
 
-If all members subscribe to the same topics and racks do not matter, arithmetic is enough: `_equal_shares`. Otherwise a
-first guess is improved: partitions move along a chain or a cycle of members as long as that improves the total cost.
-Bellman and Ford's search for negative cycles finds them. When none is left, the result is optimal: the costs are those
-of a network flow and include the squares of the loads. (Kafka's AbstractStickyAssignor moves single partitions between
+If all members subscribe to the same topics and racks do not matter, `_equal_shares` computes the result directly.
+Otherwise a first guess is improved: partitions move along a chain or a cycle of members as long as this reduces the
+total cost. The Bellman-Ford search for negative cycles finds these chains and cycles. When none is left, the result is
+optimal, because the costs are those of a network flow and include the squares of the loads. (Kafka's
+AbstractStickyAssignor moves single partitions between
 two members; `tests/consumer/test_assignors.py` compares the results.)
 """
 
@@ -26,14 +27,14 @@ from kcodec.offsets import TopicPartition
 #: chains.
 SEARCH_BUDGET = 3_000_000
 
-# Partitions of one kind are as good as each other: (topic, previous owner, racks of their replicas).
+# Partitions of one kind are interchangeable: (topic, previous owner, racks of their replicas).
 Kind = tuple[str, int, frozenset[str]]
 UNASSIGNED = -1
 ANY_RACK: frozenset[str] = frozenset()
 
 
 class Balance:
-    """Distributes `partitions`. had: the previous owner of a partition, or None."""
+    """Distributes `partitions`. `had` returns the previous owner of a partition, or None."""
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class Balance:
         self.uses_racks = not racks.isdisjoint(frozenset().union(*spread)) and any(
             not racks <= there for there in spread
         )
-        # What a chain can change by in moves is less than one misplaced partition, and that less than balance.
+        # The cost of all moves of a chain is less than that of one partition in a wrong rack, which is less than that
+        # of imbalance.
         self.misplaced = 2 * len(self.members) + 1
         self.weight = 2 * len(self.members) * (self.misplaced + 1) + 1
         self.load = [0] * len(self.members)
@@ -85,7 +87,8 @@ class Balance:
         }
 
     def _equal_shares(self) -> list[list[TopicPartition]]:
-        """Give each member the same number or one more; members that had more keep the extra one."""
+        """Give each member the same number of partitions, or one more. Members that had more keep the additional
+        one."""
         kept: list[list[TopicPartition]] = [[] for _ in self.members]
         for one in sorted(self.partitions, key=lambda one: (one[1], java_order(one[0]))):
             if (owner := self.had.get(one, UNASSIGNED)) != UNASSIGNED:
@@ -137,8 +140,8 @@ class Balance:
             del self.held[source][kind]
 
     def _guess(self) -> None:
-        """Leave partitions at their owners; give the others to the member with the least, starting with the most
-        restricted."""
+        """Leave partitions with their owners. Give the others to the member with the fewest partitions, the most
+        restricted partitions first."""
         free = []
         for one in self.partitions:
             kind = self._kind(one)
@@ -222,7 +225,7 @@ class Balance:
 
 
 def _circle(before: Sequence[int]) -> list[int]:
-    """Return a cycle among the predecessors, in the order of its arcs, or nothing."""
+    """Return a cycle among the predecessors, in the order of its arcs, or an empty list."""
     seen = [UNASSIGNED] * len(before)
     for start in range(len(before)):
         number = start

@@ -47,8 +47,8 @@ class RoundRobinAssignor(_Forgetful):
 
 
 class RangeAssignor(_Forgetful):
-    """Assigns each topic in ranges, the first members one more; partitions of equal number in different topics stay
-    together.
+    """Assigns each topic in ranges. The first members get one partition more. Partitions of equal number in different
+    topics stay together.
 
     If racks matter, a member first gets partitions with a replica in its rack, up to its number of partitions. Topics
     with the same members and the same number of partitions are assigned together, so that equal numbers stay together.
@@ -107,7 +107,8 @@ class _TopicRange:
             self.with_extra -= 1
 
     def share_out(self, shares: Shares, *, by_rack: bool) -> None:
-        """Assign a range to each member in turn, up to its quota; by_rack: only partitions in its rack."""
+        """Assign a range to each member in turn, up to its quota. With `by_rack`, assign only partitions in its
+        rack."""
         for member in self.members:
             numbers = [number for number in self.left if not by_rack or self.suits(member, number)]
             if numbers := numbers[: self.free_capacity(member)]:

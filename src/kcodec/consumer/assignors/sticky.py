@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assignors with state: sticky and cooperative-sticky. Balance comes first, then racks, then the previous owners.
 
-The previous partitions of a member are known from its JoinGroup: sticky's own data (all partitions are revoked before a
-rebalance there), or the owned partitions of its subscription. If two members claim the same partition, the later
-generation counts, and neither of them if the generation is the same (KIP-341, KAFKA-12984).
+JoinGroup contains the previous partitions of a member. For sticky, which revokes all partitions before a rebalance,
+they are in the data of the assignor; for cooperative-sticky, they are the owned partitions of the subscription. If two
+members claim the same partition, the later generation counts. If the generations are equal, neither claim counts
+(KIP-341, KAFKA-12984).
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ class StickyTopic(Struct):
 
 
 class StickyUserData(Message, versions="0-1", flexible="none"):
-    """The data of sticky for its leader. It has no version number; without a generation it is version 0."""
+    """The data of sticky for the leader. It has no version number. Without a generation, it is version 0."""
 
     previous_assignment: list[StickyTopic] = array(StickyTopic, "0+")
     generation: int = int32("1+", default=NO_GENERATION, ignorable=True)
 
 
 class CooperativeStickyUserData(Message, versions="0-0", flexible="none"):
-    """The data of cooperative-sticky for its leader, in addition to the subscription."""
+    """The data of cooperative-sticky for the leader, in addition to the subscription."""
 
     generation: int = int32("0+", default=NO_GENERATION)
 
 
 class StickyAssignor:
-    """As balanced as possible, and among these assignments the one that moves the fewest partitions.
+    """Selects, among the most balanced assignments, the one that moves the fewest partitions.
 
     It is an eager assignor: all partitions are revoked before a rebalance, and most of them return.
     """
@@ -71,8 +72,8 @@ class StickyAssignor:
 class CooperativeStickyAssignor:
     """The cooperative version: members continue with the partitions that they keep.
 
-    A partition that moves stays unassigned in the rebalance in which another member reports that it owns it. That
-    member revokes it and joins again, and then the partition is free.
+    If a partition moves, the rebalance in which its previous owner still reports it leaves it unassigned. The owner
+    then revokes it and joins again, and the next rebalance assigns it.
     """
 
     name = "cooperative-sticky"
@@ -103,7 +104,7 @@ Claim = tuple[Sequence[TopicPartition], int]
 
 
 def _read_user_data(user_data: bytes | None) -> Claim:
-    """Read either version; data that cannot be read claims no partitions."""
+    """Read either version of the data. Data that cannot be read claims no partitions."""
     for version in (1, 0):
         try:
             found, _ = StickyUserData.decode_prefix(user_data or b"", version)

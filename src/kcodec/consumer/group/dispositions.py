@@ -55,12 +55,12 @@ JOIN_GROUP: Dispositions = {
 #: ConsumerGroupHeartbeat of a member that joins.
 CONSUMER_JOIN: Dispositions = {
     **_COORDINATOR,
-    # Of a broker that stops, or whose log cannot be written.
+    # Errors of a broker that stops, or whose log cannot be written.
     ErrorCode.UNKNOWN_SERVER_ERROR: GroupDisposition.RETRY,
     ErrorCode.UNKNOWN_MEMBER_ID: GroupDisposition.RESET_GENERATION,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: GroupDisposition.REPORT,
     ErrorCode.FENCED_MEMBER_EPOCH: GroupDisposition.RESET_GENERATION,
-    # Of commits, but a new epoch is the way out here, too.
+    # An error of commits. Here, too, the member continues with a new epoch.
     ErrorCode.STALE_MEMBER_EPOCH: GroupDisposition.RESET_GENERATION,
 }
 #: ConsumerGroupHeartbeat of a member: the group may have been deleted meanwhile.

@@ -20,9 +20,11 @@ from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 class Heartbeat(Enum):
     """The result of a forced heartbeat.
 
-    OK: still a member of this generation. REBALANCE_IN_PROGRESS: the same, and a rebalance has begun. REASSIGNED: it
-    returned another assignment (KIP-848). LOST: the coordinator no longer knows the member, or its partitions were lost
-    meanwhile. UNKNOWN: there was no response in time, or this is not a member yet.
+    OK:                    It is still a member of this generation.
+    REBALANCE_IN_PROGRESS: The same, and a rebalance has begun.
+    REASSIGNED:            The response has another assignment (KIP-848).
+    LOST:                  The coordinator no longer knows the member, or its partitions were lost meanwhile.
+    UNKNOWN:               There was no response in time, or this is not a member yet.
     """
 
     OK = "ok"
@@ -58,19 +60,20 @@ class RebalanceHandler(Protocol):
         ...
 
     def revoke(self, partitions: Iterable[TopicPartition], deadline: float | None = None) -> Flow[None]:
-        """Revoke these partitions. End when their offsets are committed, if that is automatic, the application was
-        notified, and they are no longer read. Nothing that releases them may be sent to the group before.
+        """Revoke these partitions. End when their offsets are committed (if commits are automatic), the application was
+        notified, and they are no longer read. Before this flow ends, the membership must not release them to the group.
 
-        deadline: by the client's clock, of the call that revokes them; None for a rebalance.
+        deadline: Deadline of the call that revokes them, by the client's clock; None for a rebalance.
         """
         ...
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
-        """Stop reading these partitions at once, without a commit, as other members own them already."""
+        """Stop reading these partitions immediately and without a commit, because other members already own them."""
         ...
 
     def assign(self, added: Iterable[TopicPartition], owned: Iterable[TopicPartition]) -> Flow[None]:
-        """Complete a rebalance. added: the new partitions, may be empty; owned: all partitions, `added` included."""
+        """Complete a rebalance. `added` has the new partitions, if any; `owned` has all partitions, including
+        `added`."""
         ...
 
 
@@ -86,7 +89,7 @@ class Membership(Protocol):
 
     @property
     def last_error(self) -> BaseException | None:
-        """Why it is not a member yet, for messages: the last error; None if nothing failed."""
+        """The last error, for messages that say why it is not a member yet; None if nothing failed."""
 
     @property
     def waits_for_others(self) -> bool:
@@ -104,13 +107,13 @@ class Membership(Protocol):
         ...
 
     def run(self) -> Flow[None]:
-        """Run the member until `leave`; without a subscription, wait. Errors that a retry does not resolve go to
+        """Run the member until `leave`. Without a subscription, wait. Store errors that a retry does not resolve in
         `error`."""
         ...
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
-        """Set the subscription: names, or a regular expression (Python's in the classic protocol, RE2 on the broker in
-        the consumer protocol). Without any, leave the group."""
+        """Set the subscription: names, or a regular expression (of Python in the classic protocol, of RE2 on the broker
+        in the consumer protocol). Leave the group if it is empty."""
 
     def request_rejoin(self, reason: str) -> None:
         """Start a rebalance."""
@@ -119,7 +122,8 @@ class Membership(Protocol):
         """Note that the application polled; any thread. After max_poll_interval without a poll, the member leaves."""
 
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
-        """Check the membership with the coordinator now. Ends within `timeout`, and at once if this is not a member."""
+        """Check the membership with the coordinator now. End within `timeout`, or immediately if this is not a
+        member."""
         ...
 
     def leave(self, timeout: float, reason: str) -> Flow[None]:

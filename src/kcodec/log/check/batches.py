@@ -26,14 +26,16 @@ from kcodec.log.segment import (
 from kcodec.log.timeline import HIGHEST_OFFSET
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile
 
-# Of more records in a window batches are looked at one by one, as each may take memory (of which 8 bytes a record).
+# If a window has more records than this, its batches are checked one by one, because each record needs memory (8
+# bytes).
 MOST_RECORDS = 1 << 20
 
 
 class CheckedBatch(NamedTuple):
-    """A batch that has been looked at; its bytes are valid until the next one is requested.
+    """A checked batch, whose bytes are valid until the next batch is requested.
 
-    header.position counts from the start of a window; position: byte in the file. is_sound: CRC and records are right.
+    position: Position in the file; that of the header counts from the start of a window.
+    is_sound: Whether CRC and records are valid.
     """
 
     header: RecordBatch
@@ -45,9 +47,12 @@ class CheckedBatch(NamedTuple):
 class SegmentWalk:
     """The batches of a segment in order, with findings between them.
 
-    above: the last offset before it, and when done the last in it. following: the first offset of the next segment.
-    When done: size in bytes; is_whole: it was read to its end, but for a torn tail; has_tail: it has one. is_lost: so
-    far, some bytes could not be read as batches, or had a bad CRC.
+    above:     Last offset before the segment; at the end, the last offset in it.
+    following: First offset of the next segment.
+    is_lost:   Whether some bytes so far could not be read as batches, or had a wrong CRC.
+    size:      At the end: size in bytes.
+    is_whole:  At the end: whether it was read to its end, except for a torn tail.
+    has_tail:  At the end: whether it has a torn tail.
     """
 
     def __init__(self, segment: Segment, above: int, following: int | None, limits: DecodeLimits) -> None:
@@ -62,7 +67,7 @@ class SegmentWalk:
         self._limits = limits
 
     def batches(self) -> Iterator[CheckedBatch | Finding]:
-        """Return each batch, each finding, in order of the file."""
+        """Yield the batches and findings in the order of the file."""
         with self.segment.open() as file:
             self.size = end = file.size()
             position, needed = 0, 0
@@ -91,8 +96,8 @@ class SegmentWalk:
     def _window(
         self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
     ) -> Iterator[CheckedBatch | Finding]:
-        """Whole batches that lie side by side: looked at all at once, and one by one where that finds something."""
-        # what a compressed message of magic 0 or 1 holds, is not known: such are looked at one by one
+        """Check adjacent complete batches together. If this finds a problem, check them one by one."""
+        # the records of a compressed message of magic 0 or 1 are unknown, so these are checked one by one
         counts = (batch.records_count if batch.magic > 1 else batch.compression and MOST_RECORDS for batch in passed)
         is_sound = sum(count or 0 for count in counts) < MOST_RECORDS
         if is_sound:
@@ -117,7 +122,7 @@ class SegmentWalk:
             yield CheckedBatch(batch, position, problem is None or problem.code == "record-offsets", batch is last)
 
     def _problem(self, batch: RecordBatch, position: int) -> Finding | None:
-        """Return what is wrong with one batch, CRC first."""
+        """Return the problem of one batch; its CRC is checked first."""
         path, offset = self.segment.path, batch.base_offset
         try:
             batch.ensure_valid()
@@ -154,7 +159,8 @@ class SegmentWalk:
     # Corruption
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
-        """Return the tail that a bad last batch of the active segment is; None where it is corruption."""
+        """Return the torn tail if an invalid last batch of the active segment is one. Return None if it is
+        corruption."""
         error = CorruptBatchError(
             "the stored CRC does not match the CRC of the bytes",
             stored_crc=batch.crc,
@@ -176,7 +182,8 @@ class SegmentWalk:
     def _corruption(
         self, file: SegmentFile, position: int, error: DecodeError, end: int
     ) -> Generator[Finding, None, int | None]:
-        """No batch begins here: where to go on, None at the end of what can be known."""
+        """Handle a position where no batch begins. Return the position at which to continue; None if the rest is
+        unknown."""
         error.position = position  # it counted from the window's start
         try:
             yield self._tail(
@@ -195,7 +202,7 @@ class SegmentWalk:
             return behind
 
     def _cut(self, file: SegmentFile, position: int, end: int) -> Iterator[Finding]:
-        """Yield the finding of a batch that the end of the file cuts."""
+        """Yield the finding for a batch that is cut off by the end of the file."""
         try:
             tail = judge_end(file, position, end, self.above, self._limits, is_active=self.segment.is_active)
             if tail is not None:
@@ -207,7 +214,7 @@ class SegmentWalk:
 
 
 def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch], DecodeError | None]:
-    """Return the whole batches at the start of a window, and why no more of them are."""
+    """Return the complete batches at the start of a window, and the reason why there are no more."""
     passed: list[RecordBatch] = []
     try:
         for batch in batches(window, limits=limits):  # extend() would request the length first, which may raise
@@ -218,14 +225,14 @@ def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch]
 
 
 def _needed(rest: memoryview) -> int:
-    """Return the size of a batch that a window cuts, as far as its length is there."""
+    """Return the size of a batch that a window cuts off, if its length is in the window."""
     if len(rest) < 12:
         return BATCH_OVERHEAD
     return 12 + int.from_bytes(rest[8:12], "big", signed=True)
 
 
 def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
-    """Return whether within each batch the offsets of records rise, and none is outside of it."""
+    """Return whether the offsets of records increase within each batch, and are inside its bounds."""
     import numpy
 
     offsets = numpy.concatenate([chunk.to_numpy("offset") for chunk in decoded.chunks])
@@ -240,7 +247,7 @@ def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
 
 
 def _confirmed(batch: RecordBatch, error: CorruptBatchError, path: str, position: int) -> Finding:
-    """Return the finding of a bad CRC, after a check with another implementation."""
+    """Return the finding for a wrong CRC, after a check with another implementation."""
     stored, offset = error.stored_crc, stored_offset(batch)
     data = bytes(batch.data)
     if batch.magic < 2:

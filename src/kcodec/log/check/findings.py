@@ -19,7 +19,7 @@ _RECOPY = "take the segment from another replica: stop this broker, delete the p
 _REBUILD = "delete the file while the broker is stopped: the broker writes a new one at its next start"
 _NEXT_ROLL = "delete the file while the broker is stopped: the log, or the next snapshot, has the state of producers"
 
-# code -> (severity, what it means, what to do); {topic}, {partition} and {offset} are those of the finding.
+# For each code: severity, meaning and remedy. {topic}, {partition} and {offset} are those of the finding.
 CODES: dict[str, tuple[str, str, str]] = {
     "bad-crc": (ERROR, "the CRC of a batch does not match its bytes; the package crc32c confirms it", _RECOPY),
     "crc-disagreement": (
@@ -170,7 +170,7 @@ def unreadable(code: str, path: str | os.PathLike[str], error: Exception) -> Fin
 class Flood:
     """Findings of one kind in one file. The first MOST_ALIKE are described, the others are counted.
 
-    To describe a finding costs more than to find it, and a hostile file can cause millions.
+    The description of a finding takes more time than the check, and a malicious file can cause millions of findings.
     """
 
     def __init__(self, code: str, path: str | os.PathLike[str]) -> None:
@@ -178,12 +178,12 @@ class Flood:
         self._count = 0
 
     def is_full(self) -> bool:
-        """Count one more; return whether it is too many to be described."""
+        """Count one more finding. Return whether there are too many to describe it."""
         self._count += 1
         return self._count > MOST_ALIKE
 
     def rest(self) -> Iterator[Finding]:
-        """Yield one finding that stands for those that were not described; `without_floods` reports their number."""
+        """Yield one finding for all that were not described. `without_floods` reports their number."""
         if self._count > MOST_ALIKE:
             plain = finding(self._code, self._path, "")
             yield _More(**vars(plain), count=self._count - MOST_ALIKE)
@@ -191,13 +191,13 @@ class Flood:
 
 @dataclass(frozen=True)
 class _More(Finding):
-    """Findings that were counted and not described. It never leaves `without_floods`."""
+    """Findings that were counted and not described. `without_floods` never yields such an object."""
 
     count: int
 
 
 def without_floods(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings; beyond MOST_ALIKE of a kind in one file, yield their number instead."""
+    """Yield the findings. If one file has more than MOST_ALIKE of a kind, yield the number of the others instead."""
     seen: Counter[tuple[str, str]] = Counter()
     for one in found:
         seen[one.code, one.path] += one.count if isinstance(one, _More) else 1

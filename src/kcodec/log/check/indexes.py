@@ -28,9 +28,10 @@ AnyIndex = TypeVar("AnyIndex", OffsetIndex, TimeIndex, TransactionIndex)
 
 @dataclass(frozen=True)
 class AbortedHere:
-    """An ABORT marker in the segment that ended data: what an entry of the .txnindex is to say.
+    """An ABORT marker in the segment that has ended a transaction with data: the expected entry of the .txnindex.
 
-    first_offset: of the data that is still there; last_stable_offset: behind the marker, by what is known.
+    first_offset:       First offset of the remaining data.
+    last_stable_offset: Last stable offset after the marker, as far as it is known.
     """
 
     producer_id: int
@@ -40,9 +41,9 @@ class AbortedHere:
 
 
 class SegmentIndexes:
-    """The indexes next to a segment. ``opening`` first, ``batch`` for each batch in order, ``end`` at last.
+    """The indexes of a segment. Call ``opening``, then ``batch`` for each batch in order, then ``end``.
 
-    is_alone: nothing of what Kafka keeps next to a segment is there, as in a copy of ``.log`` files: none is missed.
+    is_alone: Whether no index exists, as in a copy of ``.log`` files. No index is then reported as missing.
     """
 
     def __init__(self, segment: Segment, *, is_alone: bool) -> None:
@@ -59,13 +60,13 @@ class SegmentIndexes:
         self._next_time: TimeIndexEntry | None = None
 
     def opening(self) -> Iterator[Finding]:
-        """Read the files; what they are without the log."""
+        """Read the files, and check them without the log."""
         segment = self._segment
         base, storage = segment.base_offset, segment.storage
         offsets, times, transactions = (segment.beside(suffix) for suffix in (".index", ".timeindex", ".txnindex"))
         self.offsets = yield from self._read(offsets, lambda: read_offset_index(offsets, base, storage))
         self.times = yield from self._read(times, lambda: read_time_index(times, base, storage))
-        # There is no such file where nothing was aborted.
+        # This file does not exist if no transaction was aborted.
         self.transactions = yield from self._read(transactions, lambda: read_transaction_index(transactions, storage))
         self._offset_entries, self._time_entries = iter(self.offsets or ()), iter(self.times or ())
         self._next_offset, self._next_time = next(self._offset_entries, None), next(self._time_entries, None)
@@ -84,7 +85,7 @@ class SegmentIndexes:
         return None
 
     def batch(self, batch: RecordBatch, position: int) -> Iterable[Finding]:
-        """Compare the next batch, which begins at this byte of the file."""
+        """Compare the next batch, which begins at this position of the file."""
         latest = batch.max_timestamp
         if latest > self._max_timestamp:
             self._max_timestamp = latest
@@ -128,7 +129,11 @@ class SegmentIndexes:
     def end(
         self, aborted: list[AbortedHere], known_from: int, *, is_cleaned: bool, is_whole: bool
     ) -> Iterator[Finding]:
-        """No batch is left. known_from: aborted data below it may be gone; is_whole: it was read to its end."""
+        """Complete the check after the last batch.
+
+        known_from: Offset below which aborted data may have been removed.
+        is_whole:   Whether the segment was read to its end.
+        """
         if is_whole and self._next_offset is not None and self.offsets is not None:
             text = f"offset {self._next_offset.offset} is said to begin at byte {self._next_offset.position}, "
             yield finding("index-entry", self.offsets.path or "", text + "behind the last batch")
@@ -190,7 +195,8 @@ class SegmentIndexes:
 
 
 def shape_of(index: OffsetIndex | TimeIndex | TransactionIndex, *, is_active: bool) -> Iterator[Finding]:
-    """Yield what is wrong with an index by itself: its size, its order, zeros that should be gone."""
+    """Yield the problems of an index that show without the log: its size, its order, zeros that should have been
+    removed."""
     path = index.path or ""
     size = index.LAYOUT.size
     if index.remaining_bytes:
@@ -202,7 +208,7 @@ def shape_of(index: OffsetIndex | TimeIndex | TransactionIndex, *, is_active: bo
     elif index.preallocated_entries and not is_active:
         text = f"{index.preallocated_entries} places of zeros are left, expected none once the segment is full"
         yield finding("index-not-trimmed", path, text, position=len(index) * size)
-    # Numbers as they are in the file: relative offsets rise as absolute ones do.
+    # The numbers are those in the file, because relative offsets increase as absolute ones do.
     is_transactions = isinstance(index, TransactionIndex)
     first, second = (3, 3) if is_transactions else (0, 1)  # 3: last_offset
     flood = Flood("index-order", path)

@@ -44,8 +44,9 @@ COMPANION = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)")
 class LogCheck:
     """A check of the segments of one partition, in order.
 
-    is_directory: The segments are all of a directory, so that the other files of the directory are checked, too.
-    limits: DecodeLimits for reading. progress: called with the number of bytes done and in total.
+    is_directory: Whether these are all segments of a directory. Its other files are then checked, too.
+    limits:       DecodeLimits for reading.
+    progress:     Called with the number of bytes done and in total.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class LogCheck:
     def _listed(self) -> list[str]:
         try:
             return sorted(entry.name for entry in self._storage.list(self._directory) if not entry.is_directory)
-        except OSError:  # one object of the caller's has nothing next to it
+        except OSError:  # a file object has no other files next to it
             return []
 
     def findings(self) -> Iterator[Finding]:
@@ -83,7 +84,7 @@ class LogCheck:
         return without_floods(self.each())
 
     def each(self) -> Iterator[Finding]:
-        """Yield all findings, also those of the same kind in one file."""
+        """Yield all findings, even if one file has many of the same kind."""
         if self._is_directory:
             yield from self._other_files()
         is_alone = not any(COMPANION.fullmatch(name) for name in self._names)
@@ -100,7 +101,7 @@ class LogCheck:
             text = f"the offset of the snapshot is {offset}, but the log ends at {end}"
             yield finding("snapshot-beyond-log", path, text, offset=offset)
         last = self._segments[-1]
-        is_last = last.is_active and last.base_offset is not None  # else a marker may lie in a later segment
+        is_last = last.is_active and last.base_offset is not None  # otherwise a marker may be in a later segment
         yield from self._producers.end(is_last=is_last)
 
     def _other_files(self) -> Iterator[Finding]:
@@ -155,7 +156,7 @@ class LogCheck:
         yield from indexes.end(aborted, known_from, is_cleaned=is_cleaned, is_whole=is_whole)
 
     def _producer(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterable[Finding]:
-        """Compare a batch with what is known of its producer; note an ABORT that ended data."""
+        """Compare a batch with the state of its producer. Note an ABORT that has ended a transaction with data."""
         batch = checked.header
         if batch.producer_id < 0 or not batch.is_control_batch or not checked.is_sound:
             return self._producers.take(checked, path, None)
@@ -245,7 +246,7 @@ def _file_findings(file: Path, limits: DecodeLimits, progress: Progress | None) 
 
 
 def _walk_offsets(path: str) -> None:
-    """Read a checkpoint of offsets and keep nothing."""
+    """Read a checkpoint of offsets, without storing its entries."""
     for _ in checkpoints.offset_entries(path):
         pass
 
@@ -264,7 +265,7 @@ TEXT_FILES: dict[str, Callable[[str], object]] = {
 
 
 def _segment_at(file: Path) -> Segment:
-    """Return the segment at a path: the last one of its directory is active."""
+    """Return the segment at a path. The last segment of its directory is active."""
     base = named_offset(file) if SEGMENT_NAME.fullmatch(file.name) else None
     return Segment(str(file), base, file.suffix == ".log" and is_last_segment(str(file)))
 
@@ -295,7 +296,7 @@ def _text_findings(file: Path) -> Iterator[Finding]:
 
 
 def order_of_epochs(path: str, epochs: Sequence[checkpoints.LeaderEpoch]) -> Iterator[Finding]:
-    """Leader epochs and their offsets rise from line to line."""
+    """Yield a finding if leader epochs or their offsets do not increase from line to line."""
     flood = Flood("leader-epoch", path)
     for number, (before, now) in enumerate(pairwise(epochs), 4):
         if (now.epoch <= before.epoch or now.start_offset <= before.start_offset) and not flood.is_full():

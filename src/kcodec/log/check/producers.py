@@ -19,18 +19,20 @@ from kcodec.log.snapshots import ProducerState
 
 # transaction.max.timeout.ms is 15 minutes, and a coordinator takes 5 more to notice (LATE_TRANSACTION_BUFFER_MS).
 HANGING_AFTER_MS = 20 * 60 * 1000
-# Findings kept back until it is known whether the log was compacted.
+# Findings that are held back until it is known whether the log was compacted.
 MOST_KEPT = 1000
-# The bit of a batch's attributes that the cleaner sets where it has set a delete horizon.
+# The bit of a batch's attributes that the cleaner sets if it has set a delete horizon.
 DELETE_HORIZON = 1 << 6
 
 
 class ProducerChecks:
     """The producers of a log while it is walked.
 
-    first_offset: where the log begins; what producers did before is not known. has_sequences: false for the topics
-    that coordinators write, which count nothing. is_cleaned: there are signs that the log was compacted. is_lost: set
-    it when batches could not be read; what producers did in them is not known, so nothing more is said of producers.
+    first_offset:  Start of the log. The state of producers before it is unknown.
+    has_sequences: False for topics that coordinators write, whose batches have no sequence numbers.
+    is_cleaned:    Whether there are signs that the log was compacted.
+    is_lost:       Set by the caller if batches could not be read. The state of producers is then unknown, and no more
+                   findings about producers are made.
     """
 
     def __init__(self, first_offset: int, *, has_sequences: bool) -> None:
@@ -51,11 +53,11 @@ class ProducerChecks:
         return None if known is None else known.opened
 
     def first_open_offset(self) -> int | None:
-        """Of all open transactions."""
+        """The first offset of the earliest open transaction."""
         return min((one.opened for one in self._producers.known.values() if one.opened is not None), default=None)
 
     def take(self, checked: CheckedBatch, path: str, marker: tuple[int, int, int] | None) -> Iterable[Finding]:
-        """Take the next batch; marker: what it says, if it is an end-transaction marker that can be read."""
+        """Check the next batch. `marker` is its content if it is a readable end-transaction marker."""
         batch = checked.header
         if self.is_lost:
             return ()
@@ -109,7 +111,7 @@ class ProducerChecks:
         expected = 0
         if batch.producer_epoch == known.epoch:
             if known.last_offset < 0:
-                return  # a marker raised the epoch, or all before is unknown
+                return  # a marker has raised the epoch, or the earlier state is unknown
             expected = (known.last_sequence + 1) & 0x7FFFFFFF
         if batch.base_sequence != expected:
             text = f"{who} continues with sequence {batch.base_sequence}, expected {expected}"
@@ -122,7 +124,7 @@ class ProducerChecks:
     # Snapshots
 
     def compare(self, path: str, producers: Iterable[ProducerState]) -> Iterator[Finding]:
-        """Compare a snapshot with the log, after all batches below its offset were taken."""
+        """Compare a snapshot with the log, after all batches below its offset were checked."""
         if self.is_lost:
             return
         known = {state.producer_id: state for state in self._producers.states()}
@@ -146,11 +148,12 @@ class ProducerChecks:
                 yield finding("snapshot-disagrees", path, text)
 
     def _may_be_gone(self, said: ProducerState) -> bool:
-        """Return whether the log may have lost what a producer wrote that it does not know."""
+        """Return whether the log may have lost the batches of a producer that it does not contain."""
         return said.last_offset < self._first_offset or self.is_cleaned or self._last_gap >= 0
 
     def _difference(self, said: ProducerState, known: ProducerState | None) -> str | None:
-        """Return what a snapshot says of a producer and the log does not; None where the log may have lost it since."""
+        """Return the difference between snapshot and log for a producer. Return None if the log may have lost the
+        batches meanwhile."""
         if known is None:
             return None if self._may_be_gone(said) else f"it has written offset {said.last_offset}, but not in this log"
         for name in ("producer_epoch", "last_offset", "last_sequence", "offset_delta", "coordinator_epoch"):
@@ -167,7 +170,8 @@ class ProducerChecks:
     # End
 
     def end(self, *, is_last: bool) -> Iterator[Finding]:
-        """No batch is left: what was kept back, and, of a partition's last segment, transactions that are open."""
+        """Yield the findings after the last batch: those held back, and for the last segment of a partition, open
+        transactions."""
         yield from self._kept
         if self.is_lost or not is_last:
             return

@@ -24,7 +24,7 @@ from kcodec.protocol.messages.share_records import ShareGroupMetadataValue
 from kcodec.protocol.messages.streams_records import StreamsGroupMetadataValue
 
 COLUMNS = ("offset", "timestamp", "key", "value", "producer_id")
-# The records that say what protocol a group of the newer protocols speaks, and those that name its members.
+# The records that show the protocol of a group, for the newer protocols, and those that name its members.
 GROUP_TYPES = {"ConsumerGroupMetadata": "consumer", "ShareGroupMetadata": "share", "StreamsGroupMetadata": "streams"}
 MEMBER_RECORDS = {"ConsumerGroupMemberMetadata", "ShareGroupMemberMetadata", "StreamsGroupMemberMetadata"}
 
@@ -107,7 +107,7 @@ class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
 
 @dataclass
 class _Group:
-    """What is known of a group while its records are read. is_there: Kafka would list it."""
+    """The state of a group while its records are read. `is_there` means that Kafka would list it."""
 
     is_there: bool = False
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -125,7 +125,8 @@ class _Replay:
         self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Apply an end marker. Of two commits for a partition, the later in the log wins in any order of markers."""
+        """Apply an end marker. Of two commits for a partition, the later one in the log counts, whatever the order of
+        the markers."""
         for (group_id, topic_partition), committed in self.pending.pop(producer_id, {}).items():
             offsets = self.groups[group_id].offsets
             known = offsets.get(topic_partition)
@@ -219,6 +220,6 @@ def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[st
 
 
 def _records_of(log: Log, on_error: str) -> Iterator[tuple[Record, int]]:
-    """Return every record, control records too, with its batch's producer id."""
+    """Yield every record, including control records, with the producer id of its batch."""
     for decoded in log.to_arrow(COLUMNS, control_records="include", on_error=on_error):
         yield from zip(decoded.records(), decoded.column("producer_id"), strict=True)

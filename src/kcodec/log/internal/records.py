@@ -66,11 +66,11 @@ class InternalRecord:
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether the record deletes what earlier records with its key say."""
+        """Whether the record deletes the state of earlier records with its key."""
         return self.key is not None and self.value is None and self.error is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON: type, key (where records of the kind have one), version, and value or error."""
+        """Return the record for JSON: type, key (if records of the kind have one), version, and value or error."""
         shown: dict[str, Any] = {"type": self.type}
         if self.key is not None:
             shown["key"] = message_dict(self.key, 0)
@@ -87,10 +87,10 @@ class InternalRecord:
 def decode_message(
     kind: type[AnyMessage], version: int, data: bytes, position: int = 0, *, is_whole: bool = False
 ) -> AnyMessage:
-    """Return the message of a record that begins at a byte of `data`. is_whole: no bytes may follow it.
+    """Return the message of a record that begins at a position of `data`. With `is_whole`, no bytes may follow it.
 
-    Raise DecodeError for an unknown version, and for bytes that are not such a message. Kafka ignores bytes behind a
-    message in the records of coordinators and in control records.
+    Raise DecodeError for an unknown version, or if the bytes are not such a message. Kafka ignores bytes after a
+    message in records of coordinators and in control records.
     """
     if not kind.versions.hold(version):
         known = kind.versions
@@ -106,7 +106,7 @@ def uuid_text(value: UUID) -> str:
 def message_dict(message: Struct, version: int) -> dict[str, Any]:
     """Return a message of one version for JSON, as Kafka's own converters write it, with names in snake_case.
 
-    Fields that the version lacks are left out, and so are tagged ones at their default. Bytes are base64 text.
+    Fields that the version lacks are left out, and tagged fields with their default values, too. Bytes are base64 text.
     """
     shown = {}
     for name, declared in fields(type(message)).items():
@@ -210,9 +210,9 @@ _PREFIX = struct.Struct(">h")
 def decode_coordinator_record(
     kinds: Mapping[int, RecordKind], key: bytes | None, value: bytes | None
 ) -> InternalRecord:
-    """Return what a record says. kinds: those of its topic in COORDINATOR_RECORDS.
+    """Return the content of a record. `kinds` are those of its topic in COORDINATOR_RECORDS.
 
-    Never raise for hostile bytes: `InternalRecord.error` says what cannot be read.
+    Never raise for invalid bytes: `InternalRecord.error` then describes the problem.
     """
     if key is None or len(key) < _PREFIX.size:
         return InternalRecord("unknown", error="no key" if key is None else f"a key of {len(key)} bytes")
@@ -253,7 +253,7 @@ METADATA_RECORDS = {
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the unsigned varint of at most 32 bits at a byte, and the position behind it. Raise DecodeError."""
+    """Return the unsigned varint of at most 32 bits at a position, and the position after it. Raise DecodeError."""
     value = 0
     for index, byte in enumerate(data[position : position + _VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * index)
@@ -267,7 +267,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def decode_metadata_record(value: bytes | None) -> InternalRecord:
-    """Return what a record of the metadata log says. Never raise: `InternalRecord.error` says what cannot be read."""
+    """Return the content of a record of the metadata log. Never raise: `InternalRecord.error` describes a problem."""
     if value is None:
         return InternalRecord("unknown", error="a metadata record has no value")
     try:
@@ -295,10 +295,12 @@ VERSION_BYTES = 2
 
 
 def decode_internal_record(topic: str | None, record: Record) -> InternalRecord | None:
-    """Return what a record of an internal topic, or a control record of any topic, says; None for every other record.
+    """Return the content of a record of an internal topic, or of a control record of any topic; None for other records.
 
-    Its key and value are messages of `kcodec.protocol.messages`. Never raise for hostile bytes: `InternalRecord.error`
-    says what cannot be read. record: with key and value.
+    Its key and value are messages of `kcodec.protocol.messages`. Never raise for invalid bytes: `InternalRecord.error`
+    then describes the problem.
+
+    record: The record, with key and value.
     """
     if record.control_type is not None:
         return decode_control_record(record.key, record.value)
@@ -330,7 +332,8 @@ def internal_record(topic: str | None, record: Record) -> dict[str, Any] | None:
 
 
 def _embedded(kind: type[Message], content: bytes, otherwise: str) -> Any:
-    """Return what a consumer encoded into its group's metadata as a dict; `otherwise` if it is not such a message.
+    """Return the data that a consumer has encoded into the metadata of its group as a dict. If it is not such a
+    message, return `otherwise`.
 
     A version above the known ones is read as the highest of them (ConsumerProtocol).
     """

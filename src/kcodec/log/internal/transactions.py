@@ -199,7 +199,7 @@ def partition_transactions(
 
 
 def _by_producer(noted: Iterable[TransactionState]) -> dict[int, TransactionState]:
-    """By producer id; one that is in use now before one that was, or will be."""
+    """Return the states by producer id. A producer id in present use takes precedence over a previous or next one."""
     found: dict[int, TransactionState] = {}
     for state in noted:
         found[state.producer_id] = state

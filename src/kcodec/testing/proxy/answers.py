@@ -48,7 +48,7 @@ def decode_response(exchange: Exchange, frame: Frame) -> Any:
 
 
 def request_frame(exchange: Exchange, content: Any) -> bytes:
-    """Return a request frame with this exchange's header and another body."""
+    """Return a request frame with the header of this exchange and another body."""
     assert exchange.request is not None
     head = bytes(memoryview(exchange.request)[: _request_body(exchange)])
     return head + _body(exchange, content)
@@ -77,9 +77,10 @@ def with_addresses(exchange: Exchange, frame: Frame, address_of: AddressOf) -> F
 
 
 def with_error(response: Any, version: int, code: int) -> Any:
-    """Return a response with this code in every field for error codes: of the message, its topics, partitions, keys.
+    """Return a response with this code in every field for an error code: of the message, its topics, partitions and
+    keys.
 
-    Topics of Metadata lose their partitions, as a broker that returns such a code names none.
+    Topics of Metadata lose their partitions, because a broker that returns such a code names none.
     """
     from kcodec.protocol.messages.metadata import MetadataResponseTopic
     from kcodec.protocol.schema import fields
@@ -116,7 +117,7 @@ def _body(exchange: Exchange, content: Any) -> bytes:
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     version = exchange.version
-    # A broker answers an ApiVersions request of a version it does not know in version 0.
+    # A broker responds to an ApiVersions request of an unknown version in version 0.
     if exchange.api_key == API_VERSIONS_KEY and getattr(content, "error_code", 0) == ErrorCode.UNSUPPORTED_VERSION:
         version = 0
     return bytes(content.encode(version))
@@ -153,8 +154,10 @@ def structs_of(struct: Any) -> Iterator[Any]:
 class _Mirror(NamedTuple):
     """A list of a response that has an element for each element of a list of the request.
 
-    field, source: the list in the response, the list in the request. values: field of the response's element -> the
-    field of the request's element that it repeats ("": the element itself), or its value. inner: lists within.
+    field, source: The list in the response, and the list in the request.
+    values: For each field of an element of the response, the field of the element of the request that it repeats ("":
+            the element itself), or its value.
+    inner:  Lists within the elements.
     """
 
     field: str

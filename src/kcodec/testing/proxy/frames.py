@@ -110,7 +110,7 @@ def has_no_response(exchange: Exchange, frame: Frame) -> bool:
 
 
 def read_frame(source: socket.socket) -> bytearray | None:
-    """Return the next whole frame, None at the end of the connection, also in the middle of a frame.
+    """Return the next complete frame. Return None at the end of the connection, even in the middle of a frame.
 
     Raise DecodeError for a length that is negative or above MAX_FRAME_BYTES, OSError if the connection is lost.
     """
@@ -148,17 +148,17 @@ def send_frame(target: socket.socket, frame: Frame) -> None:
 class Exchange:
     """One request through the proxy and its response: an entry of the wire log.
 
-    time, response_time: monotonic seconds when the whole frame had arrived (None: not yet, or never).
-    connection:          number of the client's connection, from 1.
-    node:                id of the broker; None if the proxy only knows its address.
-    api_key, version:    number of the API, and version of the request.
-    correlation_id:      correlation id of the request.
-    client_id:           client id of the request; None if it has none.
+    time, response_time: Monotonic time at which the complete frame had arrived; None if it has not arrived.
+    connection:          Number of the client's connection, from 1.
+    node:                Id of the broker; None if the proxy only knows its address.
+    api_key, version:    Number of the API, and version of the request.
+    correlation_id:      Correlation id of the request.
+    client_id:           Client id of the request; None if it has none.
     body_at:             position in the request at which the client id ends; the tagged fields of a flexible header and
                          the body follow.
-    request_size, response_size: bytes without the length.
-    actions:             what rules did to it ("hold", "cut", ...), and "lost" for a frame without a connection.
-    request, response:   the frames, kept after the exchange only with ``KafkaProxy(keep_bytes=True)``.
+    request_size, response_size: Number of bytes without the length.
+    actions:             Actions of rules ("hold", "cut", ...), and "lost" for a frame without a connection.
+    request, response:   The frames, kept after the exchange only with ``KafkaProxy(keep_bytes=True)``.
     """
 
     connection: int

@@ -103,8 +103,8 @@ class _ForwardedRequest:
 class ProxiedConnection:
     """Forwards frames between a client and a broker until either closes.
 
-    The broker's side stays open until the client's requests have been delivered and got their responses, so that a
-    request outlives its client's connection as it does in a network.
+    The broker's side stays open until the client's requests have been delivered and have got their responses. As in a
+    network, a request can therefore outlive the connection of its client.
     """
 
     def __init__(self, proxy: KafkaProxy, port: Port, client: socket.socket, number: int) -> None:
@@ -131,7 +131,7 @@ class ProxiedConnection:
             _shut(self._upstream)
 
     def cut_client(self) -> None:
-        """Close the client's side; requests that it has sent still reach the broker."""
+        """Close the client's side. Requests that it has sent still reach the broker."""
         _shut(self._client)
 
     def join(self, timeout: float) -> None:
@@ -251,7 +251,7 @@ class ProxiedConnection:
             self._flush_own_responses()
 
     def _take_response(self, exchange: Exchange, frame: Frame) -> None:
-        """Note a response, and forward what rules leave of it."""
+        """Note a response, and forward it as the rules allow."""
         exchange.response_time, exchange.response_size = time.monotonic(), len(frame)
         exchange.response = frame = self._proxy.readdressed(exchange, frame)
         rule = self._proxy.rules.match("response", exchange)
@@ -278,7 +278,7 @@ class ProxiedConnection:
             self.cut_client()
 
     def _flush_own_responses(self) -> None:
-        """Send the proxy's own responses that need not wait for a response of the broker."""
+        """Send the proxy's own responses that do not have to wait for a response of the broker."""
         while True:
             with self._client_lock:
                 with self._changed:
@@ -344,7 +344,7 @@ class KafkaProxy:
                 raise
 
     def close(self) -> None:
-        """End everything and drop what is held. Raise the first error of a rule's function."""
+        """Close all connections and drop held frames. Raise the first error of a rule's function."""
         self._closed = True
         for port in self._all_ports():
             port.close()
@@ -391,7 +391,7 @@ class KafkaProxy:
         connection: int | None = None,
         where: Callable[[Exchange], bool] | None = None,
     ) -> Selection:
-        """Select responses before the client gets them; the broker has processed their requests.
+        """Select responses before the client gets them. The broker has already processed their requests.
 
         api, nth, count, client_id, node, connection, where: as in `on_request`, for their requests.
         """
@@ -402,7 +402,7 @@ class KafkaProxy:
         self.rules.clear()
 
     def cut_connections(self, *, client_id: str | None = None, node: int | None = None) -> int:
-        """Close both sides of connections; return their number.
+        """Close both sides of connections. Return their number.
 
         client_id: only connections whose last request has this client id; None for all.
         node: only connections to the broker with this id; None for all.
@@ -477,7 +477,7 @@ class KafkaProxy:
         return self.listen(listener.address, node=listener.node).address
 
     def port_of(self, upstream: HostPort, node: int | None) -> Port:
-        """Return the port for a broker; create it if none exists yet.
+        """Return the port for a broker. Create it if none exists yet.
 
         upstream: host and port of the broker.
         node: id of the broker; None if it is unknown.
@@ -555,7 +555,7 @@ def join_address(address: HostPort) -> str:
 
 
 def _shut(one: socket.socket) -> None:
-    """Close a connection for the peer, and wake the thread that reads it; it may be closed already."""
+    """Close a connection, and wake the thread that reads it. It may already be closed."""
     try:
         one.shutdown(socket.SHUT_RDWR)
     except OSError:

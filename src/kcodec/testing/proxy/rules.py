@@ -24,10 +24,11 @@ Seconds = float | Callable[[], float] | None
 class Action:
     """The action of a rule.
 
-    kind:       hold, drop, cut, deliver_and_cut, duplicate, answer, replace.
-    seconds:    of hold: maximum duration, or a function that returns it; None: until the rule is released.
-    cut_client: of hold: whether the client's connection is closed at once.
-    content:    of answer and replace: a message, the bytes of its body, or a function of the exchange that returns one.
+    kind:       One of hold, drop, cut, deliver_and_cut, duplicate, answer, replace.
+    seconds:    For hold: maximum duration, or a function that returns it. None: until the rule is released.
+    cut_client: For hold: whether the client's connection is closed immediately.
+    content:    For answer and replace: a message, the bytes of its body, or a function of the exchange that returns
+                one.
     """
 
     kind: str
@@ -38,7 +39,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects frames: the nth match, counted from 1, and `count` from there on (None: all).
+    """Selects frames: the nth match, counted from 1, and `count` matches from there (None: all).
 
     rules:      active rules of the proxy, to which the action of this selection is added.
     direction:  "request" or "response".
@@ -96,7 +97,8 @@ class Selection:
     def deliver_and_cut(self) -> Rule:
         """Forward the frame and then close the client's connection.
 
-        A request is processed and its client gets no response; a response is the last one that the client gets.
+        If it is a request, the broker processes it, and its client gets no response. A response is the last one that
+        the client gets.
         """
         return self._act(Action("deliver_and_cut"))
 
@@ -105,7 +107,7 @@ class Selection:
         return self._act(Action("duplicate"))
 
     def replace(self, content: Content = None, *, error: int | None = None) -> Rule:
-        """Forward something else.
+        """Forward another message.
 
         content: a message, the bytes of a body, or a function of the exchange that returns one of them.
         error:   for a response: this code in each of its error fields.
@@ -162,7 +164,7 @@ class Rule:
         return f"<Rule {self.action.kind} {chosen.direction} {chosen.api} nth={chosen.nth} hits={len(self.hits)}>"
 
     def take(self, exchange: Exchange) -> bool:
-        """For the proxy, which calls it once for each frame: count a match, and return whether the rule acts on it."""
+        """Count a match, and return whether the rule acts on it. The proxy calls this once for each frame."""
         if not self.selection.fits(exchange):
             return False
         self._seen += 1
@@ -170,7 +172,7 @@ class Rule:
         return self._seen >= first and (count is None or self._seen < first + count)
 
     def note(self, exchange: Exchange) -> None:
-        """For the proxy: the rule acts on this exchange."""
+        """Note that the rule acts on this exchange. The proxy calls this."""
         with self._hit:
             exchange.actions += (self.action.kind,)
             self.hits.append(exchange)
@@ -185,12 +187,12 @@ class Rule:
             return self.hits[hits - 1]
 
     def wait_release(self) -> None:
-        """For the proxy: return when a held frame may be forwarded."""
+        """Wait until a held frame may be forwarded. The proxy calls this."""
         seconds = self.action.seconds
         self._released.wait(seconds() if callable(seconds) else seconds)
 
     def release(self) -> None:
-        """Release what it holds, and hold nothing from now on."""
+        """Release held frames, and hold no more frames."""
         self._released.set()
 
     def remove(self) -> None:
@@ -225,7 +227,7 @@ class Rules:
             rule.release()
 
     def match(self, direction: str, exchange: Exchange) -> Rule | None:
-        """Return the rule that acts on this frame; all that match count it."""
+        """Return the rule that acts on this frame. All matching rules count it."""
         with self._lock:
             turn = [rule for rule in self._rules if rule.selection.direction == direction and rule.take(exchange)]
         if not turn:

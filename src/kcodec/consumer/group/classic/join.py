@@ -25,10 +25,12 @@ RETRIED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
 
 
 class JoinRounds:
-    """The rounds of one member. failures: rounds in a row that only led to a pause; restarts: rounds in a row after
-    which the member had to join again at once. last_error: why the last round failed, None after a successful one.
+    """The rounds of one member.
 
-    owned: the partitions that the member has from the group.
+    owned:      The partitions that the member has from the group.
+    failures:   Number of consecutive rounds that only led to a pause.
+    restarts:   Number of consecutive rounds after which the member had to join again immediately.
+    last_error: Error of the last round; None after a successful round.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class JoinRounds:
         return None
 
     def _subscription(self) -> tuple[GroupMember, str]:
-        """Return the member's data for the leader, and note why it joins."""
+        """Return the member's data for the leader, and store the reason why it joins."""
         member = self.member
         member.state = ClassicMemberState.PREPARING
         if member.rejoin_reason is None:
@@ -159,7 +161,8 @@ class JoinRounds:
         if action in RETRIED:
             self.failures += 1
         else:
-            # At once, but not again and again: a coordinator that always says so gets the next request after a pause.
+            # The first time without a pause. If a coordinator always returns this error, the next requests follow after
+            # a pause.
             self.failures += self.restarts > 0
             self.restarts += 1
         if action in (GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER):
@@ -167,7 +170,8 @@ class JoinRounds:
             self.member.reset(f"the response to {api} was {error.name}", keeps_member_id=keeps_member_id)
 
     def _lead(self, response: JoinGroupResponse) -> Flow[Shares]:
-        """As the leader, assign the partitions. With skip_assignment return nothing: all members keep theirs."""
+        """As the leader, assign the partitions. With skip_assignment, return nothing, because all members keep their
+        partitions."""
         settings = self.settings
         members = [
             read_subscription(bytes(one.metadata), one.member_id, one.group_instance_id) for one in response.members
@@ -184,7 +188,7 @@ class JoinRounds:
         return shares
 
     def assignor(self, name: str | None) -> Assignor:
-        """Return the assignor that the group has selected. Raises BrokerError for one that was not offered."""
+        """Return the assignor that the group has selected. Raise BrokerError if this member did not offer it."""
         for assignor in self.assignors:
             if assignor.name == name:
                 return assignor
@@ -193,7 +197,7 @@ class JoinRounds:
 
 
 def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
-    """Raise BrokerError for an assignor that assigns a partition which another member still owns."""
+    """Raise BrokerError if a cooperative assignor has assigned a partition that another member still owns."""
     owners = {partition: member.member_id for member in members for partition in member.owned}
     for member_id, share in shares.items():
         for one in share:

@@ -16,7 +16,7 @@ log = logging.getLogger("kcodec.consumer")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The identity of the member. id: -1 while it is not in a generation; member_id: "" until it has one."""
+    """The identity of the member. `id` is -1 while it is not in a generation; `member_id` is "" until it has one."""
 
     id: int = -1
     member_id: str = ""
@@ -29,8 +29,13 @@ class Generation:
 
 
 class ClassicMemberState(Enum):
-    """Kafka: AbstractCoordinator.MemberState. UNJOINED: not in the group; PREPARING: JoinGroup is under way;
-    COMPLETING: SyncGroup is; STABLE: in a generation, until the next rebalance."""
+    """The state of a member (Kafka: AbstractCoordinator.MemberState).
+
+    UNJOINED:   It is not in the group.
+    PREPARING:  JoinGroup is in flight.
+    COMPLETING: SyncGroup is in flight.
+    STABLE:     It is in a generation, until the next rebalance.
+    """
 
     UNJOINED = "unjoined"
     PREPARING = "preparing"
@@ -39,16 +44,16 @@ class ClassicMemberState(Enum):
 
 
 class ClassicMember:
-    """See the module. Any of the flows may detect that the generation is over, and resets it.
+    """The shared state of a member. The flow that detects the end of the generation resets it.
 
-    metadata:      for commits; of the last successful SyncGroup, until the next one.
-    error:         what poll raises, until the next subscribe.
-    rejoin_reason: why it must join again; of several reasons before a rebalance the first counts. None: it need not.
-    joined_topics: the topics of the last JoinGroup.
-    is_prepared:   the partitions to be revoked before JoinGroup are revoked.
-    is_reconciled: the partitions of the generation are assigned.
-    is_late:       the application did not poll in time, so the member left until it polls.
-    wake, changed: set after each change, for the membership's flow and for others.
+    metadata:      Identity for commits, from the last successful SyncGroup until the next one.
+    error:         Error that poll raises until the next subscribe.
+    rejoin_reason: Reason why it must join again: the first one before a rebalance. None if it does not have to.
+    joined_topics: Topics of the last JoinGroup.
+    is_prepared:   Whether the partitions to be revoked before JoinGroup are revoked.
+    is_reconciled: Whether the partitions of the generation are assigned.
+    is_late:       Whether the member has left, until the next poll, because the application did not poll in time.
+    wake, changed: Set after each change: for the flow of the membership, and for other flows.
     """
 
     def __init__(self, group_id: str, group_instance_id: str | None) -> None:
@@ -100,7 +105,7 @@ class ClassicMember:
         self.notify()
 
     def fail(self, error: BaseException) -> None:
-        """Keep an error that a repeated request does not resolve: poll raises it until the next subscribe."""
+        """Store an error that a repeated request does not resolve. Poll raises it until the next subscribe."""
         log.error("group %s: %s", self.group_id, error)
         note_final(error)
         self.reset(str(error), keeps_member_id=True)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group of the classic protocol: JoinGroup, SyncGroup, then heartbeats until the next rebalance.
 
-One flow, `run`, takes one step after another: it waits until the application polls, revokes partitions, joins, assigns
-as the leader, syncs, and adds new partitions (`join.py`). Another flow sends heartbeats (`heartbeats.py`), also while
-the application processes records. They share a `ClassicMember`. The flow that detects the end of the generation resets
+One flow, `run`, executes the steps of a rebalance (`join.py`): it waits until the application polls, revokes
+partitions, joins, assigns as the leader, syncs, and adds new partitions. Another flow sends heartbeats
+(`heartbeats.py`), even while the application processes records. They share a `ClassicMember`. The flow that detects the
+end of the generation resets
 it, and the first flow then treats all partitions as lost before its next step.
 
 Source: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-394 (member id), KIP-345 (static members), KIP-429
@@ -61,8 +62,8 @@ class ClassicMembership:
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The identity for commits, from the last successful SyncGroup until the next one.
 
-        It is kept when the member is out of the group: a commit without a member would be accepted, one of a former
-        member is rejected.
+        It is kept after the member has left the group, because the coordinator rejects a commit of a former member, but
+        would accept a commit without a member.
         """
         return self.member.metadata
 
@@ -73,7 +74,7 @@ class ClassicMembership:
 
     @property
     def last_error(self) -> BaseException | None:
-        """Why the last attempt to join failed; None while none is under way, or after a successful one."""
+        """The error of the last attempt to join; None after a successful attempt."""
         return None if self.member.is_stable else self._rounds.last_error
 
     @property
@@ -82,14 +83,14 @@ class ClassicMembership:
         return self.member.is_joining
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
-        """Set the subscription; without any, leave the group. Raises ValueError for an invalid pattern."""
+        """Set the subscription. Leave the group if it is empty. Raise ValueError for an invalid pattern."""
         self.topics.subscribe(topics, pattern)
         self.member.error = self._refusal = None
         self._heartbeats.note_poll(self._cluster.clock())
         self.member.notify()
 
     def request_rejoin(self, reason: str) -> None:
-        """Start a rebalance; of several reasons before it the first is sent."""
+        """Start a rebalance. If there are several reasons, the first one is sent."""
         self.member.request_rejoin(reason)
 
     def note_poll(self, now: float) -> None:
@@ -123,7 +124,7 @@ class ClassicMembership:
                 helper.cancel()
 
     def _helper_ended(self, task: Task[None]) -> None:
-        """Make poll raise the error of a helper flow, as none of them ends by itself."""
+        """Make poll raise the error of a helper flow, which never ends without an error."""
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self.member.fail(task.error)
 
@@ -150,7 +151,7 @@ class ClassicMembership:
                 self.member.request_rejoin(CHANGED_PARTITIONS)
 
     def _note_refusal(self) -> None:
-        """Make poll raise the error of a rejected topic as long as it lasts; the membership does not change."""
+        """Make poll raise the error of a rejected topic while the error persists. The membership does not change."""
         refusal, is_reported = self.topics.refusal(), self._refusal is not None and self.error is self._refusal
         if (refusal is not None and self.error is None) or (refusal is None and is_reported):
             self.member.error = self._refusal = refusal
@@ -190,7 +191,8 @@ class ClassicMembership:
     # A rebalance
 
     def _prepare(self) -> Flow[bool]:
-        """Revoke what must be revoked before joining. Return False if the state has changed meanwhile."""
+        """Revoke the partitions that must be revoked before JoinGroup. Return False if the state has changed
+        meanwhile."""
         before = self.member.generation
         if self._owned():
             if not (yield from self._until_polled()):
@@ -227,7 +229,8 @@ class ClassicMembership:
         return self.topics.is_subscribed and not self._is_over
 
     def _rejoin(self) -> Flow[None]:
-        """Run one round of JoinGroup and SyncGroup and apply its result; or pause, and the next step tries again."""
+        """Run one round of JoinGroup and SyncGroup, and apply its result. If it fails, pause; the next step tries
+        again."""
         if not (yield from self.topics.wait_for_all(self.settings.request_timeout)):
             return
         failures = self._rounds.failures
@@ -266,7 +269,7 @@ class ClassicMembership:
             task.cancel()
 
     def _complete(self, assigned: list[TopicPartition]) -> Flow[None]:
-        """Apply the assignment: revoke what is not in it, then add what is new."""
+        """Apply the assignment: revoke partitions that are not in it, then add new partitions."""
         member, generation = self.member, self.member.generation
         if not all(self.topics.accepts(one.topic) for one in assigned):
             member.request_rejoin("the subscription has changed since the last join")

@@ -2,7 +2,7 @@
 """The requests of a classic group member to its coordinator (Kafka: AbstractCoordinator).
 
 The coordinator delays the responses to JoinGroup and SyncGroup until all members have sent theirs, and later requests
-on that connection wait, too. So Heartbeat and LeaveGroup use another connection while one of them is under way.
+on that connection wait, too. Heartbeat and LeaveGroup therefore use another connection while one of them is in flight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kcodec.protocol.messages.groups import (
 JOIN_GRACE_SECONDS = 5.0
 # Kafka cuts reasons there (JoinGroupRequest.maybeTruncateReason).
 MAX_REASON = 255
-# From these versions on a request can carry group_instance_id.
+# From these versions on, a request can contain group_instance_id.
 STATIC_JOIN, STATIC_SYNC, STATIC_HEARTBEAT = 5, 3, 3
 
 
@@ -139,7 +139,7 @@ class GroupRequests:
         """Return the exception for an error of JoinGroup, SyncGroup or Heartbeat.
 
         Each poll until the next subscribe raises only errors that a retry does not resolve. Their remedy is "stop",
-        whatever the general table has for the code, as an abort does not change the group.
+        whatever the general table has for the code, because an abort does not change the group.
         """
         doing = f"{api} of group {self.group_id!r}"
         if code == ErrorCode.FENCED_INSTANCE_ID:

@@ -26,8 +26,13 @@ Snapshot = dict[str, dict[int, frozenset[str]]]
 
 
 class GroupTopics:
-    """The topics of a member. topics: subscribed by name, or matched by the pattern; pattern: or None. group: topics of
-    all members, on the leader; assigned_from: what the leader assigned."""
+    """The topics of a member.
+
+    topics:        Topics that are subscribed by name, or that match the pattern.
+    pattern:       The pattern, or None.
+    group:         On the leader: topics of all members.
+    assigned_from: On the leader: partitions of these topics at the time of the assignment.
+    """
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         self.cluster = cluster
@@ -82,7 +87,8 @@ class GroupTopics:
             self.cluster.add_topics(topics)
 
     def add_from_leader(self, assigned: Iterable[str], joined: frozenset[str] | None) -> frozenset[str] | None:
-        """Add topics that match the pattern and that only the leader knows so far, to those of the last join."""
+        """Add topics that match the pattern, and that only the leader has seen so far, to those of the last
+        JoinGroup."""
         new = frozenset(assigned) - self.topics
         if self.pattern is None or not new:
             return joined
@@ -92,7 +98,7 @@ class GroupTopics:
         return (joined or frozenset()) | new
 
     def refusal(self) -> BrokerError | None:
-        """Return the error of a topic subscribed by name that is not available; it may become available later."""
+        """Return the error of a subscribed topic that is not available. The topic may become available later."""
         for name in self.topics if self.pattern is None else ():
             topic = self.cluster.topics.get(name)
             if topic is not None and topic.error in LASTING_TOPIC_ERRORS:
@@ -109,7 +115,7 @@ class GroupTopics:
         for name in names:
             topic = self.cluster.topics.get(name)
             if topic is not None and topic.error in UNSEEN and self.assigned_from is not None:
-                # It is there, but not for us at the moment.
+                # The topic exists, but is temporarily unavailable.
                 found[name] = self.assigned_from.get(name, {})
             elif topic is not None and topic.partitions:
                 found[name] = {number: self._racks(part.replicas) for number, part in topic.partitions.items()}
@@ -140,7 +146,7 @@ class GroupTopics:
         return topic.error == ErrorCode.LEADER_NOT_AVAILABLE
 
     def wait_for_all(self, timeout: float) -> Flow[bool]:
-        """With a pattern, wait up to `timeout` seconds for the names of all topics; return whether they are known."""
+        """With a pattern, wait up to `timeout` seconds for the names of all topics. Return whether they are known."""
         deadline = self.cluster.clock() + timeout
         while self.pattern is not None and self.cluster.updates_of_all < self._first_of_all:
             left = deadline - self.cluster.clock()

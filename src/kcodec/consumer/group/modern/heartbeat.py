@@ -35,7 +35,7 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
 #: In parts of the interval: the first pause after a join, the growth of the next ones, the longest of them, and for how
 #: long: until the others' heartbeats have come, and what they set off is over.
 FIRST_PAUSE, PAUSE_GROWTH, LONGEST_PAUSE, EAGER_INTERVALS = 0.04, 1.5, 0.1, 1.2
-# What the table of codes cannot know: what to do in this protocol.
+# Remedies that are specific to this protocol, and therefore not in the table of error codes.
 _REMEDIES: dict[int, str] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group has members of the classic protocol: "
     'group.consumer.migration.policy must allow an upgrade, or use group_protocol="classic"',
@@ -55,7 +55,7 @@ def heartbeat_error(code: int, group_id: str, message: str | None = None) -> Bro
     """Return the exception for a code, with its remedy.
 
     Each poll until the next subscribe raises errors that another heartbeat does not resolve. Their remedy is "stop",
-    whatever the general table has for the code, as an abort does not change the group.
+    whatever the general table has for the code, because an abort does not change the group.
     """
     doing = f"ConsumerGroupHeartbeat of group {group_id!r}"
     if code == ErrorCode.UNSUPPORTED_VERSION:
@@ -98,13 +98,14 @@ def make_member_id(random: Random) -> str:
 
 
 class HeartbeatPace:
-    """Decides when the next heartbeat is sent: at the interval that the broker names, sooner at first.
+    """Decides when the next heartbeat is sent: at the interval of the broker, and more often after a join.
 
-    A new member gets its partitions when others have revoked them, and a broker from 4.3 on assigns a little after its
-    response. So the response to a join is mostly empty, and the assignment arrives with a later heartbeat. Until all
-    other members have sent one of theirs, this member sends heartbeats more often.
+    A new member gets its partitions when other members have revoked them, and a broker of Kafka 4.3 or later assigns
+    partitions only after its response. The response to a join is therefore usually empty, and the assignment arrives
+    with a later heartbeat. Until all other members have sent a heartbeat, this member sends heartbeats more often.
 
-    interval: as the broker named it; next_at: when the next heartbeat is due, by the clock of the calls.
+    interval: Heartbeat interval of the broker.
+    next_at:  Time of the next heartbeat, by the clock of the calls.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class HeartbeatPace:
 
 
 class HeartbeatFields:
-    """The fields of the requests of one member, without what the broker knows already."""
+    """The fields of the requests of one member, without those that the broker already has."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
@@ -139,17 +140,18 @@ class HeartbeatFields:
         self._owned: TopicIdPartitions | None = None
 
     def forget(self) -> None:
-        """Name everything in the next request, as the last one failed, or may have been lost."""
+        """Include all fields in the next request, because the last one failed or may have been lost."""
         self._subscription = self._owned = None
 
     def is_news(self, subscription: Subscription) -> bool:
-        """Return whether the broker does not know this subscription yet."""
+        """Return whether the broker has not received this subscription yet."""
         return subscription != self._subscription
 
     def build(
         self, member_id: str, epoch: int, subscription: Subscription, owned: TopicIdPartitions, *, is_ack: bool
     ) -> ConsumerGroupHeartbeatRequest:
-        """Return the next request. owned: the reconciled partitions, sent after each reconciliation (`is_ack`)."""
+        """Return the next request. `owned` has the reconciled partitions, which are sent after each reconciliation
+        (`is_ack`)."""
         settings = self._settings
         is_full = epoch == JOIN_EPOCH or self._subscription is None or self._owned is None
         request = self._of_member(member_id, epoch)
@@ -171,7 +173,7 @@ class HeartbeatFields:
         return request
 
     def leave(self, member_id: str) -> ConsumerGroupHeartbeatRequest:
-        """Return the leave heartbeat. Partitions go to other members at once, those of a static member after its
+        """Return the leave heartbeat. Other members get the partitions immediately, or, for a static member, after its
         session."""
         is_static = self._settings.group_instance_id is not None
         return self._of_member(member_id, LEAVE_STATIC_EPOCH if is_static else LEAVE_EPOCH)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group of the consumer protocol (KIP-848): the broker assigns partitions by heartbeats.
 
-One flow sends heartbeats, another reconciles (`reconciliation.py`), independently of the application's pace. The states
-are those of Kafka's MemberState, with states that only differ in the reconciliation combined:
+One flow sends heartbeats. Another flow reconciles (`reconciliation.py`), independently of the application. The states
+are those of Kafka's MemberState. States that differ only in the reconciliation are combined:
 
     IDLE ──subscribe──> JOINING ──response─> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> leave, IDLE
                            ^                  │ fenced, unknown; not polled for max_poll_interval (leave)
                            └──released──  RELEASING ──released, after a fatal error──> FATAL ──subscribe──> JOINING
 
-**Epochs.** Every response may change the member epoch. Commits contain it, so `group_metadata` changes at the same
-moment. A heartbeat holds `group_lock` from its sending to its response, so a TxnOffsetCommit that is built and
-completed under the lock is never overtaken by a newer epoch. A lock that stays held does not stop heartbeats.
+**Epochs.** Every response may change the member epoch. Commits contain the epoch, so `group_metadata` changes at the
+same time. A heartbeat holds `group_lock` from its request to its response. While a TxnOffsetCommit is built and sent
+under the lock, the epoch can therefore not change. If the lock stays held by another flow, heartbeats are sent
+nevertheless.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ConsumerMemberState(Enum):
 
 
 class ConsumerMembership:
-    """A `kcodec.consumer.group.rebalance.Membership`. member_id: None to choose one."""
+    """A `kcodec.consumer.group.rebalance.Membership`. If `member_id` is None, a random one is chosen."""
 
     def __init__(
         self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler, member_id: str | None = None
@@ -113,13 +114,13 @@ class ConsumerMembership:
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The current or last identity: after a loss, commits with it are rejected and cannot be mistaken for those of
-        a client without a group. The generation is the member epoch; -1 before the first."""
+        """The current or last identity. After a loss of the partitions, the coordinator rejects commits with it, but
+        would accept commits without a member. The generation is the member epoch, or -1 before the first one."""
         return self._metadata
 
     @property
     def waits_for_others(self) -> bool:
-        """Never: in this protocol the coordinator responds at once, perhaps with fewer partitions."""
+        """Always False: in this protocol, the coordinator responds immediately, perhaps with fewer partitions."""
         return False
 
     @property
@@ -128,8 +129,8 @@ class ConsumerMembership:
         return self.state is ConsumerMemberState.MEMBER and self._reconciliation.is_done and not self._is_due
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
-        """Set the subscription: names, and a regular expression (RE2 on the broker). Without any, revoke everything and
-        leave. After a fatal error: try again."""
+        """Set the subscription: names, and a regular expression (RE2 on the broker). If it is empty, revoke all
+        partitions and leave. After a fatal error, try again."""
         self._next_subscription = Subscription(frozenset(topics), pattern)
         self.error, self._is_fatal = None, False
         if self._next_subscription.is_empty:
@@ -145,8 +146,7 @@ class ConsumerMembership:
         self._changed()
 
     def request_rejoin(self, reason: str) -> None:
-        """Log a warning only: in this protocol the broker decides when to reassign (Kafka's own consumer has no such
-        call either)."""
+        """Log a warning: in this protocol, the broker decides when to assign partitions."""
         log.warning("group %r: %s: no rejoin, as the broker assigns partitions itself", self._group_id, reason)
 
     def note_poll(self, now: float) -> None:
@@ -164,8 +164,8 @@ class ConsumerMembership:
             worker.cancel()
 
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
-        """Check with the coordinator now. REASSIGNED: the response has another target assignment, or an owned partition
-        is about to be revoked; a higher epoch alone is OK."""
+        """Check with the coordinator now. Return REASSIGNED if the response has another target assignment, or if an
+        owned partition is about to be revoked. If only the epoch is higher, return OK."""
         if self.state is not ConsumerMemberState.MEMBER:
             return (
                 Heartbeat.UNKNOWN
@@ -192,12 +192,12 @@ class ConsumerMembership:
         return Heartbeat.OK
 
     def leave(self, timeout: float, reason: str) -> Flow[None]:
-        """Send the leave heartbeat (a static member: that it will return), and end. Never raises: if a broker does not
-        receive it, it waits for the session to end."""
+        """Send the leave heartbeat, which for a static member says that it will return, and end. Never raise: if the
+        heartbeat is lost, the broker waits for the end of the session."""
         log.info("group %r: member %s leaves: %s", self._group_id, self.member_id, reason)
         self.state = ConsumerMemberState.LEFT
         self._incarnation += 1
-        if self._worker is not None:  # or it would assign partitions to a consumer that may have another member by then
+        if self._worker is not None:  # it could change the partitions of the next member
             self._worker.cancel()
         self._changed()
         yield from self._send_leave(timeout)
@@ -224,7 +224,7 @@ class ConsumerMembership:
         now = self._clock()
         is_now = self._is_due or self.state is ConsumerMemberState.JOINING or self._fields.is_news(self._subscription)
         due = max(now if is_now else self._pace.next_at, self._not_before)
-        # A little later than the limit, so that it is over then.
+        # A little after the limit, so that it has certainly passed.
         return min(due, self._polled_at + self._settings.max_poll_interval + 0.001) - now
 
     def _heartbeat(self) -> Flow[None]:
@@ -324,7 +324,7 @@ class ConsumerMembership:
         self._again(incarnation)
 
     def _again(self, incarnation: int) -> None:
-        """Name everything in the next heartbeat, after a pause."""
+        """Include all fields in the next heartbeat, after a pause."""
         self._fields.forget()
         if self._incarnation == incarnation:
             self._is_due = True
@@ -353,7 +353,7 @@ class ConsumerMembership:
     # Losing and leaving
 
     def _drop(self, release: Release) -> None:
-        """Lose all partitions and start again, as this is no longer a member."""
+        """Lose all partitions and start again, because this is no longer a member."""
         self._incarnation += 1
         self.member_epoch = JOIN_EPOCH
         self._fields.forget()
@@ -376,7 +376,7 @@ class ConsumerMembership:
 
     def _send_leave(self, timeout: float) -> Flow[None]:
         """Send the leave heartbeat, if the group knows this member, until there is a response or the deadline has
-        passed. Never raises: without it, the broker waits for the session to end."""
+        passed. Never raise: without it, the broker waits for the end of the session."""
         if not self._has_joined:
             return
         self._has_joined = False

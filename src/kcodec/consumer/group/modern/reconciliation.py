@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reconciles the partitions of a member with its target assignment (KIP-848; Kafka: AbstractMembershipManager).
 
-It takes one step at a time, and is the only code that waits for the consumer (`RebalanceHandler`). First it revokes
-partitions, which is acknowledged at once, as another member waits for them; then it adds new ones. A newer target is
-adopted when the current step is complete. Partitions whose topic has no known name are left for later. While a step
-waits for the application, heartbeats continue.
+It takes one step at a time, and is the only code that waits for the consumer (`RebalanceHandler`). It first revokes
+partitions, and acknowledges this immediately, because other members wait for them. Then it adds new partitions. It
+adopts a newer target when the current step is complete. It adds partitions later if the name of their topic is still
+unknown. While a step waits for the application, heartbeats continue.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NOTHING: TopicIdPartitions = frozenset()
 class TopicNames:
     """The names of topics that are known by their ids (KIP-516): from the client's metadata, or requested by id.
 
-    With a subscription by pattern no other code requests these topics, and the response includes their leaders. The
-    names are kept, as metadata may drop them or not have them yet.
+    With a subscription by pattern, no other code requests these topics. The response also contains their leaders. The
+    names are kept, because the metadata may drop topics, or not have them yet.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -48,8 +48,8 @@ class TopicNames:
         self._names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
 
     def learn(self, topic_ids: Iterable[UUID]) -> Flow[bool]:
-        """Look up the names of these ids, with one request at most; return whether all are known. Does not raise for a
-        broker that does not respond."""
+        """Look up the names of these ids, with at most one request. Return whether all names are known. Do not raise if
+        the broker does not respond."""
         missing = self._learn_from_metadata(topic_ids)
         if missing:
             yield from self._request(missing)
@@ -57,7 +57,7 @@ class TopicNames:
         return not missing
 
     def _learn_from_metadata(self, topic_ids: Iterable[UUID]) -> set[UUID]:
-        """Return the ids that stay unknown."""
+        """Return the ids whose names are still unknown."""
         missing = {topic_id for topic_id in topic_ids if topic_id not in self._names}
         if missing:
             for topic in self._cluster.topics.values():
@@ -80,8 +80,12 @@ class TopicNames:
 
 
 class Release(Enum):
-    """Why all partitions are released. LOST: the group removed this member. STALE: the member left, as the application
-    did not poll; it continues with the next poll. REVOKED: the member is about to leave."""
+    """The reason why all partitions are released.
+
+    LOST:    The group has removed this member.
+    STALE:   The member has left, because the application did not poll. It joins again at the next poll.
+    REVOKED: The member is about to leave.
+    """
 
     LOST = "lost"
     STALE = "stale"
@@ -91,10 +95,11 @@ class Release(Enum):
 class Reconciliation:
     """See the module.
 
-    on_ack:      called when the group should be sent the owned partitions now.
-    on_released: called when no partition is owned any more, after `release`.
-    on_error:    called with an error of the consumer; the step counts as done.
-    owned:       the reconciled partitions; `version`: changes with each new target.
+    on_ack:      Called when a heartbeat with the owned partitions must be sent.
+    on_released: Called after `release`, when no partition is owned any more.
+    on_error:    Called with an error of the consumer. The step counts as complete.
+    owned:       The reconciled partitions.
+    version:     Number that changes with each new target.
     """
 
     def __init__(
@@ -204,7 +209,7 @@ class Reconciliation:
         return sorted(TopicPartition(name, partition) for name, partition in names if name is not None)
 
     def _run_step(self, flow: Flow[None]) -> Flow[None]:
-        """Run a step of the consumer. Its error must not stop the member, as the group would wait for it."""
+        """Run a step of the consumer. Its error must not stop the member, because the group would wait for it."""
         try:
             yield from flow
         except Exception as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Java properties (java.util.Properties.load): ``meta.properties``, and the configuration files of Kafka's clients.
 
-A line is a name and a value, separated by ``=``, ``:`` or white space. ``#`` and ``!`` begin comments, a backslash at
-the end of a line continues it, and other backslashes are escapes: ``\\t``, ``\\u00e9``, ``\\\\``.
+A line has a name and a value, separated by ``=``, ``:`` or white space. ``#`` and ``!`` begin comments. A backslash at
+the end of a line continues it. Other backslashes are escapes: ``\\t``, ``\\u00e9``, ``\\\\``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-# A name ends at the first '=', ':' or blank that is not escaped; blanks around the separator are no part of either.
+# A name ends at the first "=", ":" or white space that is not escaped. White space around the separator belongs to
+# neither the name nor the value.
 PROPERTY = re.compile(r"((?:\\.|[^\\=: \t\f])*)([ \t\f]*(?:[=:][ \t\f]*)?)(.*)", re.DOTALL)
 ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Property(NamedTuple):
-    """A pair, the number of the line where it begins, and whether anything separates the name from a value."""
+    """A name and its value, the number of the line where the name begins, and whether a separator follows the name."""
 
     name: str
     value: str
@@ -28,7 +29,7 @@ class Property(NamedTuple):
 
 
 def read_properties(text: str) -> Iterator[Property]:
-    """Yield the pairs of a Java properties file in order; a name may come again, and the last one counts."""
+    """Yield the properties of a file in their order. A name may occur several times; Java uses the last value."""
     for number, line in _logical_lines(text):
         match = PROPERTY.match(line)
         assert match is not None  # it matches any text
@@ -36,8 +37,10 @@ def read_properties(text: str) -> Iterator[Property]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines without comments and blank ones; one that ends in an odd number of backslashes goes on in the
-    next."""
+    """Yield each logical line with the number of its first line, without comments and blank lines.
+
+    A line that ends in an odd number of backslashes continues on the next line.
+    """
     pieces: list[str] = []
     begin, is_open = 0, False
     for number, natural in enumerate(LINE_END.split(text), 1):
