@@ -110,9 +110,10 @@ class GroupDescription:
 def list_groups(
     context: CallContext, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
 ) -> Flow[dict[str, GroupListing]]:
-    """Return the groups of all brokers by id. states, types: return only groups with these states and types.
+    """Return the groups of all brokers by id. With `states` or `types`, return only groups with these states and types.
 
-    states: of GROUP_STATES; types: of GROUP_TYPES; in upper or lower case. Empty for all.
+    states: Names of GROUP_STATES, in upper or lower case. Empty for all.
+    types: Names of GROUP_TYPES, in upper or lower case. Empty for all.
 
     Raises ValueError for an unknown state or type, AdminError if not all brokers responded; its `results` contain the
     lists of the others by broker id.
@@ -332,12 +333,12 @@ def list_group_offsets(
 def _confirmed_offsets(
     context: CallContext, group_id: str, missing: list[TopicPartition], deadline: Deadline
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Return offsets that the first response did not have. missing: partitions without an offset, or ALL.
+    """Return offsets that the first response did not have. `missing` has the partitions without an offset, or ALL.
 
-    A coordinator responds without an error with what is below its high watermark, and the high watermark of a new
-    leader of __consumer_offsets begins behind the offsets that it has loaded. A request with RequireStable is put
-    behind these (Kafka: GroupCoordinatorService.fetchOffsets). UNSTABLE_OFFSET_COMMIT is no reason to wait here: an
-    offset of an open transaction is not committed.
+    A coordinator responds, without an error, with the offsets below its high watermark. The high watermark of a new
+    leader of __consumer_offsets may at first be below the offsets that it has loaded. A request with RequireStable
+    waits for these offsets (Kafka: GroupCoordinatorService.fetchOffsets). UNSTABLE_OFFSET_COMMIT is no reason to wait
+    here, because an offset of an open transaction is not committed.
     """
     if not missing:
         return {}

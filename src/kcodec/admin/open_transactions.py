@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flows of Admin that find transactions which will not end: hanging ones, and ones that their owner has abandoned.
 
-A transaction hangs in a partition if the partition's leader has it open and its coordinator will not write a marker
-there: no transactional id has this producer id, or the coordinator's transaction does not include the partition, or has
-another epoch. Then the last stable offset never advances (KAFKA-12895 and KIP-890 explain the causes). This is
-`kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: one call can search all partitions of
-all brokers, always including internal topics; the default minimum age is the brokers' transaction.max.timeout.ms; a
-transaction whose records have timestamps in the future counts as old, as its age is unknown; and each result is
-confirmed by a second request.
+A transaction hangs in a partition if it is open at the partition's leader, and its coordinator will not write a marker
+there. Either no transactional id has this producer id, or the coordinator's transaction does not include the partition
+or has another epoch. The last stable offset then never advances (KAFKA-12895 and KIP-890 explain the causes). The rule
+is that of `kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: one call can search all
+partitions of all brokers, always including internal topics; the default minimum age is the brokers'
+transaction.max.timeout.ms; a transaction whose records have timestamps in the future counts as old, because its age is
+unknown; and each result is confirmed by a second request.
 
 An abandoned transaction is open at its coordinator, but was not written to for a while: this is all that is left of a
 TransactionHandle whose owner died. Brokers do not show the owner of a transaction, so the idle time, together with the
@@ -39,7 +39,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
-# Kafka's default of that setting, for brokers that do not tell us theirs.
+# Kafka's default of this setting, for brokers that do not report theirs.
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS = 900_000
 DEFAULT_IDLE_MS = 60_000
 
@@ -186,7 +186,7 @@ def _longest_timeout(context: CallContext, timeout: float) -> Flow[int]:
         configs = yield from describe_configs(context, resources, names=names, timeout=deadline.remaining)
     except AdminError as error:
         configs = error.results
-    except BrokerError:  # no permission: Kafka's default then
+    except BrokerError:  # no permission, so Kafka's default is used
         configs = {}
     values = [entries[MAX_TIMEOUT_SETTING].value for entries in configs.values() if MAX_TIMEOUT_SETTING in entries]
     return max([int(value) for value in values if value] or [DEFAULT_MAX_TRANSACTION_TIMEOUT_MS])
@@ -219,8 +219,8 @@ def _partitions(
 
 @dataclass(frozen=True)
 class _CoordinatorsView:
-    """The coordinators' states of some producer ids. is_whole: all coordinators responded, so a producer id that none
-    of them reported belongs to no transactional id."""
+    """The states of some producer ids at the coordinators. With `is_whole`, all coordinators have responded, so a
+    producer id that none of them reported belongs to no transactional id."""
 
     ids: dict[int, str]
     described: Outcome[str, TransactionDescription]
@@ -244,7 +244,8 @@ def _coordinators_view(
 
 
 def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, KcodecError]:
-    """Return the errors without those of ids that have expired since they were listed, which is a result."""
+    """Return the errors, without those of ids that have expired since they were listed, because this is a valid
+    result."""
     return {name: error for name, error in described.errors.items() if not _is_expired(error)}
 
 
@@ -253,7 +254,7 @@ def _is_expired(error: KcodecError) -> bool:
 
 
 def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:
-    """Return the reason; None for one that its coordinator will end, or if that is unknown."""
+    """Return the reason why a transaction hangs; None if its coordinator will end it, or if this is unknown."""
     transactional_id = view.ids.get(state.producer_id)
     if transactional_id is None:
         return "no transactional id has this producer id" if view.is_whole else None
@@ -290,7 +291,8 @@ def _hanging(
 def _confirmed(
     context: CallContext, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
 ) -> Flow[list[HangingTransaction]]:
-    """Return those that still exist: one that ended between the two requests looks like a hanging one."""
+    """Return the transactions that still exist, because one that ended between the two requests looks like a hanging
+    one."""
     if not hanging:
         return hanging
     again = yield from producers_of(context, {one.partition for one in hanging}, broker_id, deadline.remaining)
@@ -316,8 +318,10 @@ def find_abandoned_transactions(
 ) -> Flow[AbandonedTransactions]:
     """Find open transactions without a write for at least `idle_ms`.
 
-    transactional_ids: only these. now: the time from which ages are computed, None for this machine's time. What could
-    not be checked is in `errors` of the result.
+    transactional_ids: check only these; None for all.
+    now: the time from which ages are computed; None for this machine's time.
+
+    `errors` of the result has the ids, and the brokers, that could not be checked.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)
@@ -334,7 +338,7 @@ def find_abandoned_transactions(
     places = {partition for one in opened for partition in one.partitions}
     producers = yield from producers_of(context, places, None, deadline.remaining)
     errors.update(producers.errors)
-    # One of whose partitions we know nothing may be written to there.
+    # If a partition of a transaction could not be described, the producer may be writing to it.
     found = [
         _abandoned(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
     ]

@@ -34,7 +34,9 @@ def create_topics(
 ) -> Flow[dict[str, CreatedTopic]]:
     """Create topics, and return when they accept records. A name alone creates a topic with the broker's defaults.
 
-    validate_only: check the request without creating anything. timeout: seconds, None for default_api_timeout_ms.
+    validate_only: check the request without creating anything.
+    timeout: seconds; None for default_api_timeout_ms.
+
     Raises BrokerError: TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
     INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError for several topics.
     Source: CreateTopicsRequest (KIP-4).

@@ -138,15 +138,15 @@ def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> Exit
     return _reported(write, options, output)
 
 
-def _columns(asked: tuple[str, ...]) -> tuple[str, ...]:
-    if asked == ("all",):
+def _columns(requested: tuple[str, ...]) -> tuple[str, ...]:
+    if requested == ("all",):
         return COLUMNS
-    for name in asked:
+    for name in requested:
         if name not in COLUMNS:
             raise CommandError(f"unknown column {name!r}{nearest(name, COLUMNS)}")
-        if asked.count(name) > 1:
+        if requested.count(name) > 1:
             raise CommandError(f"column {name!r} is requested twice")
-    return asked
+    return requested
 
 
 class _Conversion:

@@ -33,7 +33,7 @@ _Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 def translate(error: DecodeError) -> KafkaError:
-    """Return the exception that aiokafka raises for corrupt bytes, caused by ours."""
+    """Return the exception that aiokafka raises for corrupt bytes. The error of kcodec is its cause."""
     return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordException)(str(error))
 
 
@@ -99,8 +99,8 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder):
 class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
     """The records of one partition in a Fetch response, as ConsumerRecords.
 
-    Corruption ends them before the corrupt batch if the position has advanced, so that all records before it are
-    delivered. The next fetch begins with that batch: then `error` is set from the start, and raised.
+    If the position has advanced, corruption ends the records before the corrupt batch, so that all records before it
+    are delivered. The next fetch begins with this batch. `error` is then set from the start, and raised.
     """
 
     next_fetch_offset: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """aiokafka.AIOKafkaConsumer on kcodec's asyncio consumer: `_aiokafka_served` has its background work.
 
-Rebalances, automatic commits and the calls of listeners go on between two calls of the program, as in aiokafka.
+As in aiokafka, rebalances, automatic commits and calls of listeners continue between two calls of the program.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class AIOKafkaConsumer:
             await self._kcodec.begin()
 
     async def stop(self) -> None:
-        """Commit if that is automatic, leave the group, and close the connections."""
+        """Commit if commits are automatic, leave the group, and close the connections."""
         await self._stop(None)
 
     async def _stop(self, error: BaseException | None) -> None:
@@ -200,7 +200,7 @@ class AIOKafkaConsumer:
     ) -> None:
         """Subscribe to topics, or to those whose names begin with a match of a pattern.
 
-        listener: called with the partitions that are revoked and assigned, while the program goes on.
+        listener: Called with the partitions that are revoked and assigned, while the program continues.
         """
         if not (topics or pattern):
             raise TypeError("You should provide either `topics` or `pattern`")
@@ -251,7 +251,7 @@ class AIOKafkaConsumer:
     # Records
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Any, Any]:
-        """Return one record, of one of these partitions if any are given; wait for it."""
+        """Wait for one record and return it. If partitions are given, it belongs to one of them."""
         if not partitions:
             record = self._kcodec.next_delivered()
             if record is not None and not self._closed:
@@ -273,7 +273,7 @@ class AIOKafkaConsumer:
     ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
         """Return fetched records by partition; wait up to `timeout_ms` if there are none.
 
-        max_records: default max_poll_records, or 1,000.
+        max_records: Maximum number of records. The default is max_poll_records, or 1,000.
         """
         _checked(partitions)
         if self._closed:
@@ -354,7 +354,8 @@ class AIOKafkaConsumer:
                     await self._kcodec.until_rebalanced(rebalances)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at an offset. Raise ValueError for a negative one, IllegalStateError if it is not assigned."""
+        """Continue at an offset. Raise ValueError for a negative offset, IllegalStateError if the partition is not
+        assigned."""
         if not isinstance(offset, int) or offset < 0:
             raise ValueError("Offset must be a positive integer")
         self._need_assigned([partition])

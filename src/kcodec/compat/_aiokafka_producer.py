@@ -121,7 +121,7 @@ class AIOKafkaProducer:
             "delivery_timeout_ms": request_timeout_ms + linger_ms,
         }
         if not is_idempotent:
-            # aiokafka has one request under way, so that a retry does not change the order of records
+            # aiokafka has only one request in flight, so that a retry does not change the order of records
             self._options["max_in_flight_requests_per_connection"] = 1
         self._acks = acks
         self._transactional_id = transactional_id
@@ -168,7 +168,7 @@ class AIOKafkaProducer:
         self._is_started = True
 
     async def flush(self) -> None:
-        """Wait until each record that was sent has a result or an error. After `stop`, all of them have one."""
+        """Wait until each sent record has a result or an error. After `stop`, all records have one."""
         if self._closed:
             return
         with as_aiokafka_errors():
@@ -271,7 +271,7 @@ class AIOKafkaProducer:
         return future
 
     def _register(self, batch: Any, waiting: list[tuple[Future, Delivery]]) -> None:
-        """Complete futures when the batch of their records ends: one callback for all of them."""
+        """Complete futures when the batch of their records ends, with one callback for all of them."""
         self._sent[batch] = waiting
         delivery = waiting[0][1]
         if not delivery._register(lambda _: self._ended(batch)):
@@ -334,7 +334,7 @@ class AIOKafkaProducer:
         return BatchBuilder(size, codec, key_serializer=key_serializer, value_serializer=value_serializer)
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int | None) -> Future:
-        """Send a batch to a partition; None: the partitioner chooses it as for a record without a key.
+        """Send a batch to a partition. With None, the partitioner chooses the partition as for a record without a key.
 
         Return a future that gets the RecordMetadata of its first record.
         """
@@ -399,7 +399,7 @@ class AIOKafkaProducer:
         await self._step(self._kcodec.commit_transaction())
 
     async def abort_transaction(self) -> None:
-        """Drop what is not sent, and abort."""
+        """Drop records that are not sent, and abort."""
         self._ensure_transactional()
         await self._step(self._kcodec.abort_transaction())
 
@@ -429,11 +429,11 @@ class ServedProducer(Producer):
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the producer can neither commit nor abort any more."""
+        """Whether the producer can no longer commit or abort."""
         return self._manager().state.name == "FATAL_ERROR"
 
     async def flush_quietly(self) -> None:
-        """Flush; the errors of records are those of their futures."""
+        """Flush. Errors of records are in their futures."""
         await self._run(self._core.flush(None))
 
     async def send_encoded(self, topic: str, batch: Any, partition: int) -> Any:
@@ -441,7 +441,7 @@ class ServedProducer(Producer):
         return await self._send_encoded(topic, batch, partition)
 
     async def end(self, error: BaseException | None) -> None:
-        """Close. error: the exception that ends the block of the producer."""
+        """Close the producer. `error` is the exception that ends its block."""
         try:
             if error is None:
                 await self.close()

@@ -42,7 +42,7 @@ _NOTHING: frozenset[Any] = frozenset()
 
 
 class Followed(NamedTuple):
-    """A subscription. pattern: compiled, or None."""
+    """A subscription. `pattern` is a compiled pattern, or None."""
 
     topics: frozenset[str]
     pattern: re.Pattern[str] | None
@@ -50,7 +50,7 @@ class Followed(NamedTuple):
 
     @property
     def expression(self) -> str | None:
-        """The pattern for kcodec, which matches whole names. aiokafka's match the beginning."""
+        """The pattern for kcodec, which matches whole names. Patterns of aiokafka match the beginning of a name."""
         if self.pattern is None:
             return None
         flags = "".join(letter for letter in "imsx" if self.pattern.flags & getattr(re, letter.upper()))
@@ -78,12 +78,12 @@ async def connect(client: Any, seconds: float) -> None:
 
 
 def places(partitions: Iterable[TopicPartition]) -> list[Place]:
-    """Return partitions as kcodec's."""
+    """Return partitions as values of kcodec."""
     return [Place(one.topic, one.partition) for one in partitions]
 
 
 class ServedConsumer(Consumer):
-    """See the module. `follow` and `assign_now` may be called before `begin`."""
+    """A consumer with background work; see the module. `follow` and `assign_now` may be called before `begin`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -121,7 +121,7 @@ class ServedConsumer(Consumer):
         self._serving = asyncio.create_task(self._serve())
 
     def take_over(self, former: ServedConsumer) -> None:
-        """Take the subscription or the assignment of a consumer that could not connect."""
+        """Take over the subscription or the assignment of a consumer that could not connect."""
         self._followed = former._followed
         if former.is_manual:
             self.assign_now(list(former.assignment()))
@@ -157,7 +157,7 @@ class ServedConsumer(Consumer):
                 continue
 
     async def end(self, error: BaseException | None) -> None:
-        """Leave the group and close. error: the exception that ends the block of the consumer."""
+        """Leave the group and close. `error` is the exception that ends the block of the consumer."""
         self._is_ending = True
         for task in (self._serving, self._assigning):
             if task is not None and task is not asyncio.current_task():
@@ -176,10 +176,10 @@ class ServedConsumer(Consumer):
                     return
                 await self._call_back(self._core.callbacks, callback)
             except errors.TransportError:
-                return  # closed, perhaps by the listener, or failed: the next call of the program raises it
+                return  # closed, perhaps by the listener, or failed: the next call of the program raises the error
 
     def _turn(self) -> None:
-        """Let background work go on that a change has made ready."""
+        """Let background work continue that a change has made ready."""
         if self._is_started:
             self._io_loop.turn()
 
@@ -197,7 +197,7 @@ class ServedConsumer(Consumer):
     # What is read
 
     def follow(self, topics: frozenset[str], pattern: re.Pattern[str] | None, listener: Any) -> None:
-        """Subscribe; the group, or a task, assigns the partitions."""
+        """Subscribe. The group, or a task, assigns the partitions."""
         self._followed = Followed(topics, pattern, listener)
         if self._is_begun:
             self._apply()
@@ -261,7 +261,7 @@ class ServedConsumer(Consumer):
             log.exception("%s of the listener %r failed", name, listener)
 
     async def _keep_assigned(self) -> None:
-        """Without a group: assign all partitions of the topics, also new ones."""
+        """Without a group: assign all partitions of the topics, including new ones."""
         while True:
             self._assign_followed()
             await self._run(self._core.wait_for_metadata())
@@ -285,7 +285,7 @@ class ServedConsumer(Consumer):
         self._turn()
 
     def assign_now(self, partitions: list[Place]) -> None:
-        """Read exactly these partitions, once the consumer has left its group."""
+        """Read exactly these partitions, after the consumer has left its group."""
         self.is_manual = True
         self._manual = frozenset(partitions)
         if self._is_leaving:
@@ -308,7 +308,7 @@ class ServedConsumer(Consumer):
         return self._leaving is not None and not self._leaving.done()
 
     async def until_left(self) -> None:
-        """Wait until a leave that is under way has ended."""
+        """Wait until a leave in progress has ended."""
         while self._leaving is not None and not self._leaving.done():
             await asyncio.wait([self._leaving])
 
@@ -323,7 +323,7 @@ class ServedConsumer(Consumer):
             await asyncio.sleep(REBALANCE_STEP_SECONDS)
 
     def unfollow(self) -> None:
-        """End the subscription or the assignment; leave the group in the background."""
+        """End the subscription or the assignment. Leave the group in the background."""
         self._followed, self.is_manual, self._manual = None, False, _NOTHING
         if self._core.membership is not None:
             self._leaving = asyncio.create_task(self._leave())
@@ -338,13 +338,13 @@ class ServedConsumer(Consumer):
             log.warning("the consumer did not leave its group: %s", error)
 
     def assignment(self) -> frozenset[Place]:
-        """Return the partitions that are assigned now; none once the subscription has ended."""
+        """Return the partitions that are assigned now; none after the end of the subscription."""
         if self.is_manual:
             return self._manual
         return super().assignment() if self._followed is not None else _NOTHING
 
     def known_assignment(self) -> list[Place]:
-        """Return the assigned partitions of which something is known: a manual assignment may not be in force yet."""
+        """Return the assigned partitions that have a state, because a manual assignment may not be in effect yet."""
         return [one for one in self.assignment() if one in self._core.assignment.partitions]
 
     def followed_topics(self) -> frozenset[str]:
@@ -371,12 +371,13 @@ class ServedConsumer(Consumer):
     # Records
 
     def next_delivered(self) -> Record | None:
-        """Return the next of the records that were decoded together, if it is here and may be delivered."""
+        """Return the next record of the decoded ones, if it is available and may be delivered."""
         delivery = self._core.assignment.delivery
         return None if delivery.is_over else self._core.next_record(delivery)
 
     async def next_record(self, only: Set[Place] | None) -> Record | None:
-        """Return one record, or None if the program should try again; wait for it. only: partitions, None for all."""
+        """Wait for a record and return it, or None if the program should try again. `only` has partitions; None stands
+        for all."""
         await self._begin_request()
         found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
         if found is not None:
@@ -385,7 +386,8 @@ class ServedConsumer(Consumer):
         return None
 
     async def next_records(self, only: Set[Place] | None, timeout: float) -> bool:
-        """Return whether there are records for `take_chunk`; wait up to `timeout` seconds, or until it is closed."""
+        """Wait for records for `take_chunk`, up to `timeout` seconds or until the close. Return whether there are
+        any."""
         deadline = time.monotonic() + timeout
         while True:
             await self._begin_request()
@@ -449,7 +451,7 @@ class ServedConsumer(Consumer):
         self._turn()
 
     def state_of(self, place: Place) -> Any:
-        """Return what the last responses said of a partition."""
+        """Return the state of a partition according to the last responses."""
         return self._core.assignment.state(place)
 
     def seconds_since_fetch(self, place: Place) -> float | None:
@@ -460,21 +462,22 @@ class ServedConsumer(Consumer):
         return seconds
 
     def group_view(self) -> GroupView:
-        """Return what frameworks read of aiokafka's coordinator and subscription."""
+        """Return the attributes of aiokafka's coordinator and subscription that frameworks read."""
         membership = self._core.membership
         found = "" if membership is None else membership.group_metadata.member_id
         return GroupView(found, self.followed_topics())
 
 
 class GroupView(NamedTuple):
-    """What frameworks read of the private objects of a consumer of aiokafka."""
+    """The attributes of private objects of aiokafka's consumer that frameworks read."""
 
     member_id: str
     topics: frozenset[str]
 
 
 class ClusterView:
-    """The known brokers and topics, with the names of aiokafka's ClusterMetadata. cluster: returns that of kcodec."""
+    """The known brokers and topics, with the names of aiokafka's ClusterMetadata. `cluster` returns the metadata of
+    kcodec."""
 
     def __init__(self, cluster: Callable[[], Any]) -> None:
         self._cluster = cluster
@@ -550,11 +553,11 @@ class ClientView:
         return random.choice(known) if known else None
 
     def add_topic(self, topic: str) -> asyncio.Future[bool]:
-        """Include a topic in the metadata. Return a future: whether the metadata arrived."""
+        """Include a topic in the metadata. Return a future that shows whether the metadata has arrived."""
         return self.set_topics([topic])
 
     def set_topics(self, topics: Iterable[str]) -> asyncio.Future[bool]:
-        """Include topics in the metadata. Return a future: whether the metadata arrived."""
+        """Include topics in the metadata. Return a future that shows whether the metadata has arrived."""
         cluster, wanted = self._of._client.cluster, list(topics)
         cluster.add_topics(wanted)
         if all(cluster.partitions(topic) for topic in wanted):
@@ -564,7 +567,7 @@ class ClientView:
         return self.force_metadata_update()
 
     async def fetch_all_metadata(self) -> ClusterView:
-        """Request metadata of all topics; return the cluster."""
+        """Request metadata of all topics. Return the cluster."""
         await self._begun_update(self._of._client.cluster.refresh_all)
         return self.cluster
 
@@ -572,7 +575,8 @@ class ClientView:
         return set(range(await self._of.partitions_for(topic)))
 
     def force_metadata_update(self) -> asyncio.Future[bool]:
-        """Request metadata now. Return a future: whether it arrived. The request is sent even without `await`."""
+        """Request metadata now. Return a future that shows whether it has arrived. The request is sent even without
+        `await`."""
         return self._begun_update(self._of._client.cluster.refresh)
 
     def _begun_update(self, refresh: Callable[[float], Any]) -> asyncio.Future[bool]:
@@ -594,9 +598,10 @@ def _broker(one: Any) -> BrokerMetadata:
 
 
 class Deserializers:
-    """Makes aiokafka's records of kcodec's, with the deserializers of the program.
+    """Converts records of kcodec to records of aiokafka, with the deserializers of the program.
 
-    kcodec's consumer calls sized_key and sized_value, as aiokafka also for None. They keep the size next to the result.
+    kcodec's consumer calls sized_key and sized_value, also for None as aiokafka does. They return the size together
+    with the result.
     """
 
     def __init__(self, key: Any, value: Any) -> None:

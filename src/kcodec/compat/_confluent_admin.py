@@ -119,7 +119,7 @@ class AdminMethods:
         return limit_of(self._open().options, *timeouts)
 
     def _start(self, future: Future[Any], work: Callable[[], Any]) -> None:
-        """Do the work of a call in a thread; its result or its error is that of the future."""
+        """Run a call in a thread. Its result or its error is that of the future."""
 
         def run() -> None:
             try:
@@ -530,7 +530,7 @@ class AdminMethods:
         return self._open("Handle").cluster_id(timeout)
 
     def poll(self, timeout: float = -1) -> int:
-        """Call the callbacks that wait, and return their number."""
+        """Call the queued callbacks, and return their number."""
         self._open()
         return self._events.serve_within(timeout, lambda: self._observer.report_statistics(0))
 
@@ -563,7 +563,7 @@ class AdminMethods:
 def _results(
     call: Callable[..., Any], items: list[Any], argument: Any, timeout: float | None, validate_only: bool = False
 ) -> dict[Any, Any]:
-    """Call a method of Admin; return the result or the KafkaError of each item."""
+    """Call a method of Admin. Return the result or the KafkaError of each item."""
     options = {"validate_only": True} if validate_only else {}
     try:
         return {**call(argument, timeout=timeout, **options)}
@@ -578,7 +578,7 @@ def _results(
 def _errors(
     call: Callable[..., Any], items: list[str], argument: Any, timeout: float | None, validate_only: bool = False
 ) -> dict[str, KafkaError | None]:
-    """As `_results`, with None for success."""
+    """Call a method of Admin. Return None or the KafkaError of each item."""
     found = _results(call, items, argument, timeout, validate_only)
     return {item: found[item] if isinstance(found[item], KafkaError) else None for item in items}
 

@@ -173,8 +173,8 @@ class ConsumerMethods:
         return "|".join(f"(?:{one}){rest}" if one.startswith("^") else re.escape(one) for one in topics)
 
     def _called(self, name: str, function: Callable[..., Any] | None) -> Callable[[frozenset[TopicPartition]], None]:
-        """Return what kcodec calls in a rebalance. It refers to this consumer weakly, as the I/O thread refers to it: a
-        consumer that the program has forgotten is collected, and leaves its group."""
+        """Return the function that kcodec calls in a rebalance. The I/O thread has a reference to it, so it refers to
+        this consumer weakly. A consumer that the program no longer uses is then collected, and leaves its group."""
         self._functions[name] = function
         weak = weakref.ref(self)
 
@@ -410,7 +410,8 @@ class ConsumerMethods:
         return found
 
     def _give_back(self, messages: list[Any], stored: Offsets) -> None:
-        """Continue at the first of these messages, which the program did not get. stored: offsets before the call."""
+        """Continue at the first of these messages, which the program did not get. `stored` has the offsets before the
+        call."""
         if self._kcodec is None:
             return
         first: dict[TopicPartition, Any] = {}
@@ -470,7 +471,8 @@ class ConsumerMethods:
                 return False
 
     def _is_news(self, text: str) -> bool:
-        """Return whether an error with this text was not reported within REPORT_SECONDS, and note that it is now."""
+        """Return whether an error with this text was not reported within REPORT_SECONDS. Note that it is reported
+        now."""
         now = time.monotonic()
         self._reported = {each: until for each, until in self._reported.items() if now < until}
         if text in self._reported:
@@ -479,7 +481,8 @@ class ConsumerMethods:
         return True
 
     def _problem(self, consumer: FeedingConsumer) -> Any:
-        """Return the message of a late poll or a topic that does not exist, each once; None if nothing is wrong."""
+        """Return the message about a late poll or a missing topic, each only once. Return None if there is no
+        problem."""
         is_reported, self._is_late_reported = self._is_late_reported, consumer.is_late
         if self._is_late_reported and not is_reported:
             text = (
@@ -498,8 +501,8 @@ class ConsumerMethods:
             self._stored[partition] = reached
 
     def _pass_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Move positions past what follows the last messages and is never returned: markers and aborted records. As
-        with librdkafka, what the next commit without arguments commits moves along."""
+        """Move positions past markers and aborted records that follow the last messages. As with librdkafka, the
+        offsets for the next commit without arguments also move."""
         consumer = self._open()
         self._feed.note_last()
         for partition, reached in consumer.passed(partitions).items():
@@ -565,8 +568,9 @@ class ConsumerMethods:
 
         Under read_committed the end is the last stable offset, as with librdkafka.
 
-        cached: return the log start offset and the high watermark of the last Fetch response, without a request;
-        OFFSET_INVALID if they are unknown.
+        cached: Return the log start offset and the high watermark of the last Fetch response, without a request. They
+                are
+                OFFSET_INVALID if unknown.
         """
         consumer = self._open()
         (name,) = checked_places([partition])
@@ -609,10 +613,11 @@ class ConsumerMethods:
         asynchronous: bool = True,
         **keywords: Any,
     ) -> list[Any] | None:
-        """Commit the offset after a message, or offsets, or what was delivered or stored since the last commit.
+        """Commit the offset after a message, or offsets, or the offsets delivered or stored since the last commit.
 
-        asynchronous: return None at once; on_commit of the configuration is called in a later `poll`. Otherwise return
-        the committed offsets.
+        asynchronous: Return None immediately. A later `poll` calls on_commit of the configuration. Otherwise, return
+                      the
+                      committed offsets.
 
         Raise KafkaException: _NO_OFFSET if there is nothing to commit, and the errors of the group.
         """
@@ -668,7 +673,7 @@ class ConsumerMethods:
             self._settings.on_commit(error, places)
 
     def store_offsets(self, message: Message | None = None, offsets: list[Any] | None = None) -> None:
-        """Store offsets for the next commit; enable.auto.offset.store must be false.
+        """Store offsets for the next commit. enable.auto.offset.store must be false.
 
         Raise KafkaException: _INVALID_ARG without that setting, _STATE for a partition that is not assigned.
         """
@@ -693,7 +698,8 @@ class ConsumerMethods:
         self._stored.update(wanted)
 
     def committed(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
-        """Return the committed offsets of the group; OFFSET_INVALID where none is. Raise KafkaException."""
+        """Return the committed offsets of the group, OFFSET_INVALID for a partition without one. Raise
+        KafkaException."""
         consumer, wanted, limit = self._open(), checked_places(partitions), seconds(timeout)
         with as_kafka_exceptions():
             found = consumer.committed(list(wanted), limit)
@@ -778,7 +784,8 @@ def _partition_of(error: errors.KcodecError) -> TopicPartition | None:
 
 
 def _failed(error: errors.KcodecError, partition: TopicPartition | None) -> Any:
-    """Return the message of an error of a partition or the group; its value is the text, as with librdkafka."""
+    """Return the message for an error of a partition or the group. As with librdkafka, its value is the text of the
+    error."""
     found = kafka_error(error)
     if partition is None:
         return error_message(found, found.str())

@@ -53,7 +53,7 @@ END_OF_TEXT = "\0"
 def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
     """Return the KafkaError of an error of kcodec.
 
-    code: the code, if the call determines it. Errors of brokers keep their number.
+    code: Code that the call determines, if any. Errors of brokers keep their number.
     """
     reason = _first(error)
     if code is None:
@@ -109,7 +109,7 @@ def local_error(code: int, reason: str) -> KafkaException:
 
 
 def not_supported(what: str, instead: str) -> KafkaException:
-    """Return the exception of a call that kcodec has no counterpart for."""
+    """Return the exception for a call without a counterpart in kcodec."""
     return local_error(KafkaError._NOT_IMPLEMENTED, f"kcodec.compat.confluent does not support {what}; {instead}")
 
 
@@ -117,7 +117,7 @@ def not_supported(what: str, instead: str) -> KafkaException:
 def as_kafka_exceptions(is_unchanged: Callable[[BaseException], bool] | None = None) -> Iterator[None]:
     """Raise errors of kcodec as KafkaException, with the original error as its cause.
 
-    is_unchanged: returns whether an error is raised as it is, because a callback of the program has raised it.
+    is_unchanged: Returns whether an error is raised unchanged, because a callback of the program has raised it.
     """
     try:
         yield

@@ -7,8 +7,7 @@ partition has the state of the request and the position at which the response be
 obsolete.
 
 A partition has up to `RESPONSES_AHEAD` responses in the buffer, so that the next one arrives while the records of one
-are taken. Its records are
-returned in order, and partitions take turns, response by response.
+are taken. Its records are returned in order, and partitions take turns, response by response.
 
 An iteration gets a `Chunk` of decoded records. Only delivered records move the position. The next request first
 delivers the rest of the chunk: `take` continues with the chunk, and `take_arrow` decodes the response again from the

@@ -2,12 +2,11 @@
 """Fetches the assigned partitions ahead of the caller (Kafka: AbstractFetch, Fetcher).
 
 One Fetch request is in flight to each broker, on a separate connection, because the broker may delay the response until
-data arrives. It names
-all partitions to be read from that broker, so that its session (KIP-227) stays unchanged. If a partition of a broker
-has enough responses, the broker gets no request until one of them is taken. Otherwise a request without this partition
-would be in flight when it becomes ready, and would delay it. Partitions that are needed while a request is in flight
-(after a seek, a new assignment or the end of a pause) are requested immediately by an additional request, without a
-session and without a delay.
+data arrives. It names all partitions to be read from that broker, so that its session (KIP-227) stays unchanged. If a
+partition of a broker has enough responses, the broker gets no request until one of them is taken. Otherwise a request
+without this partition would be in flight when it becomes ready, and would delay it. Partitions that are needed while a
+request is in flight (after a seek, a new assignment or the end of a pause) are requested immediately by an additional
+request, without a session and without a delay.
 
 A round checks all partitions. When the caller takes records, a round follows only if a partition no longer has enough
 responses, or if memory has become free for another request.

@@ -94,7 +94,7 @@ class Positions:
         self._running: dict[_Group, int] = {}
         #: What ended a request otherwise than by an error of Kafka.
         self._failure: BaseException | None = None
-        #: Version, and leader epoch under which the position was found to stand.
+        #: Version of the state, and leader epoch with which the position was found to be valid.
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
 
     def run(self) -> Flow[None]:

@@ -36,9 +36,8 @@ from kcodec.log.storage import LOCAL
 from kcodec.log.timeline import Timeline
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
-# Behind a time index's last entry below a timestamp, this many batches are looked at before all headers are walked,
-# which is quicker for that number. An entry stands for some 4 KiB: only an index that is not whole leaves more to look
-# at.
+# After the last entry of a time index below a timestamp, at most this number of batches is searched. If there are more,
+# a walk over all headers is faster. There is an entry about every 4 KiB, so only an incomplete index leaves more.
 MOST_BATCHES = 4096
 
 

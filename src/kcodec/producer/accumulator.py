@@ -8,8 +8,7 @@ batch. `append_slowly` handles all other records. The I/O thread compresses the 
 
 Records of a topic without metadata wait in its buffer until `update_topic` assigns them to partitions. Memory is
 counted by batch, at least `batch_size` for each, and released when the batch ends. If no memory is free, `append`
-returns None
-and the public class waits for `on_space`.
+returns None and the public class waits for `on_space`.
 """
 
 from __future__ import annotations

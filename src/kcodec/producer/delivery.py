@@ -3,9 +3,8 @@
 
 A Delivery has its batch and its index in the batch, and the outcome belongs to the batch. The acknowledgment of a batch
 is therefore one assignment for all of its records, and a Delivery that the program drops costs nothing more. If a
-record moved to
-another batch, the first one knows its position there (`ProducerBatch.pieces`). The public classes implement waiting:
-`kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.
+record moved to another batch, the first one knows its position there (`ProducerBatch.pieces`). The public classes
+implement waiting: `kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.
 
 The error of a failed record counts as retrieved once it was read (`result`, `exception`, `error`, `await`), or if a
 caller waits for the record or a callback is registered when it fails. Its batch counts errors that are not retrieved.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HIGHEST = 2**63 - 1
 PARTITION_COLUMNS = {"topic", "partition"}
-#: What stands for a comparison with its sides exchanged.
+#: The comparison that is equivalent after its sides are exchanged.
 EXCHANGED = {"Gt": "Lt", "Lt": "Gt", "GtEq": "LtEq", "LtEq": "GtEq", "Eq": "Eq", "EqValidity": "EqValidity"}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)

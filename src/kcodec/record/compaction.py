@@ -83,8 +83,8 @@ def filter_to(
     of_batch = batch_retention if callable(batch_retention) else _always(_retention(batch_retention))
     kept = bytearray()
     for batch in batches(data, limits=limits):
-        answer = of_batch(batch)
-        retention, has_empty_marker = answer if isinstance(answer, tuple) else (answer, False)
+        result = of_batch(batch)
+        retention, has_empty_marker = result if isinstance(result, tuple) else (result, False)
         kept += _filtered(batch, retain, _retention(retention), has_empty_marker, now + delete_retention_ms)
     return bytes(kept)
 

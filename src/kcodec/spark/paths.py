@@ -27,7 +27,7 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_s
 class FoundPartition:
     """What to open as one partition.
 
-    path:     a partition directory, or a ``.log`` file that stands for itself.
+    path:     A partition directory, or a single ``.log`` file.
     segments: names of the requested files in it; None means all.
     """
 

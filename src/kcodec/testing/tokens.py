@@ -155,8 +155,8 @@ class TokenServer:
             return 401, {"error": "invalid_client", "error_description": "unknown client or wrong secret"}
         self.issued.append((client_id, scope))
         scopes: dict[str, Any] = {"scope": scope} if scope else {}  # Kafka refuses a token whose scope is empty
-        answer = {"access_token": self.token(client_id, **scopes), "token_type": "Bearer"}
-        return 200, {**answer, "expires_in": int(self.lifetime), **scopes}
+        response = {"access_token": self.token(client_id, **scopes), "token_type": "Bearer"}
+        return 200, {**response, "expires_in": int(self.lifetime), **scopes}
 
 
 def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:

@@ -3,8 +3,8 @@
 
 They take effect with the commit. If the member is no longer in the group, the request is rejected, and the transaction
 can only be aborted (KIP-447). From transaction version 2 on, TxnOffsetCommit (version 5) also adds the group to the
-transaction. Version 6 names topics
-by id (KIP-1319): offsets of a topic that was deleted and created again are not committed for the new topic.
+transaction. Version 6 names topics by id (KIP-1319): offsets of a topic that was deleted and created again are not
+committed for the new topic.
 """
 
 from __future__ import annotations

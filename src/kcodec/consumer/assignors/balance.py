@@ -5,8 +5,8 @@ If all members subscribe to the same topics and racks do not matter, `_equal_sha
 Otherwise a first guess is improved: partitions move along a chain or a cycle of members as long as this reduces the
 total cost. The Bellman-Ford search for negative cycles finds these chains and cycles. When none is left, the result is
 optimal, because the costs are those of a network flow and include the squares of the loads. (Kafka's
-AbstractStickyAssignor moves single partitions between
-two members; `tests/consumer/test_assignors.py` compares the results.)
+AbstractStickyAssignor moves single partitions between two members; `tests/consumer/test_assignors.py` compares the
+results.)
 """
 
 from __future__ import annotations

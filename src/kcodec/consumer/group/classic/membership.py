@@ -4,8 +4,7 @@
 One flow, `run`, executes the steps of a rebalance (`join.py`): it waits until the application polls, revokes
 partitions, joins, assigns as the leader, syncs, and adds new partitions. Another flow sends heartbeats
 (`heartbeats.py`), even while the application processes records. They share a `ClassicMember`. The flow that detects the
-end of the generation resets
-it, and the first flow then treats all partitions as lost before its next step.
+end of the generation resets it, and the first flow then treats all partitions as lost before its next step.
 
 Source: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-394 (member id), KIP-345 (static members), KIP-429
 (cooperative), KIP-447 (generation of commits), KIP-800 (reasons), KIP-814 (skip_assignment).

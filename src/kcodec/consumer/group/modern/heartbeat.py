@@ -22,7 +22,7 @@ from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest, Consu
 
 #: Member epochs that are none: to join, to leave, to leave for now as a static member (ConsumerGroupHeartbeatRequest).
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
-#: Requests of membership have a connection of their own: nothing that is large or slow stands before a heartbeat.
+#: Requests of membership use a separate connection, so that no large or slow request delays a heartbeat.
 CHANNEL = "group"
 #: The first version that carries a regular expression.
 REGEX_VERSION = 1
