@@ -17,6 +17,7 @@ import pytest
 from log_messages import messages
 
 import kcodec
+from kcodec.client import Admin
 from kcodec.errors import KcodecError
 from kcodec.spark import writers
 from kcodec.spark.sink_columns import SinkColumns
@@ -246,6 +247,20 @@ def test_one_producer_serves_the_tasks_of_a_process(
             one.producer.close()
         writers._producers._idle = kept
     assert sum(values_of(servers, topic).values()) == 4 * 300 + 600
+
+
+def test_rows_reach_a_partition_that_was_added_between_two_tasks(apache_kafka: ApacheKafka, servers: str) -> None:
+    """The producer that the first task leaves behind knows the metadata from before."""
+    topic = apache_kafka.create_topic(partitions=2)
+    columns = SinkColumns((("value", 0), ("partition", 1)), topic, ())
+    options = {"bootstrap_servers": servers, "client_id": "grown"}
+    batches = [pa.record_batch({"value": [b"0", b"1"], "partition": pa.array([0, 1], "int32")})]
+    assert writers.write_rows(batches, columns, options) == 2
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_partitions({topic: 3})
+    batches.append(pa.record_batch({"value": [b"2"], "partition": pa.array([2], "int32")}))
+    assert writers.write_rows(batches, columns, options) == 3
+    assert values_of(servers, topic) == {b"0": 2, b"1": 2, b"2": 1}
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,7 @@ class _TaskRows:
         self.kept = kept
         self.count = 0
         self._under_way: deque[_SentRows] = deque()
+        self._is_renewed = False
 
     def send(self, batch: pa.RecordBatch, columns: SinkColumns) -> None:
         """Give a batch to the producer; raise the error of earlier ones, and of a row that makes no record."""
@@ -278,7 +279,7 @@ class _TaskRows:
     def _send(self, rows: TopicRows) -> _SentRows:
         first, last = (self.count + rows.row_in_batch(row) for row in (0, len(rows.table) - 1))
         try:
-            delivery = self.kept.producer.send_arrow(rows.topic, rows.table)
+            delivery = self._given(rows)
         except EncodeError as error:
             row = f"rows {first} to {last}"
             if error.row is not None:
@@ -287,6 +288,20 @@ class _TaskRows:
         except KcodecError as error:
             raise KcodecError(f"{_task_name()}, rows {first} to {last}, topic {rows.topic!r}: {error}") from error
         return _SentRows(rows.topic, first, last, delivery)
+
+    def _given(self, rows: TopicRows) -> TableDelivery:
+        """Give rows to the producer; to a new one, once, if this one does not know the partition of a row. The producer
+        of earlier tasks may have metadata from before partitions were added to the topic."""
+        try:
+            return self.kept.producer.send_arrow(rows.topic, rows.table)
+        except EncodeError as error:
+            if error.field != "partition" or self._is_renewed:
+                raise
+        self._is_renewed = True
+        self.wait()
+        _producers.close(self.kept)
+        self.kept = _producers.new(self.kept.options)
+        return self.kept.producer.send_arrow(rows.topic, rows.table)
 
     def _check(self, sent: _SentRows) -> None:
         error = sent.delivery.exception()
@@ -335,6 +350,11 @@ class _Producers:
             if found is not None:
                 self._idle.remove(found)
                 return found
+        return self.new(options)
+
+    @staticmethod
+    def new(options: dict[str, Any]) -> KeptProducer:
+        """Return a new producer."""
         return KeptProducer(options, Producer(**options))
 
     def give_back(self, kept: KeptProducer) -> None:
