@@ -354,6 +354,7 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
         ({**SERVERS, "kafka.acks": "1"}, "option 'kafka.acks' is 1: expected all"),
         ({**SERVERS, "kafka.transactional.id": "x"}, "is for transactions: call kcodec.spark.exactly_once"),
         ({**SERVERS, "kafka.key.serializer": "x"}, "key and value are written as they are"),
+        ({**SERVERS, "kafka.partitioner.class": "x"}, "has no meaning here: a column partition"),
         ({**SERVERS, "kafka.compression.type": "lzma"}, "compression_type must be one of none, gzip"),
         ({**SERVERS, "kafka.linger.ms": "soon"}, "linger.ms must be a number"),
         ({**SERVERS, "kafka.delivery.timeout.ms": "5"}, "delivery_timeout_ms"),

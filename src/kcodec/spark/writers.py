@@ -32,6 +32,7 @@ from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
 from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
+from kcodec.spark.topics import PEM_FILES
 from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ logger = logging.getLogger("kcodec.spark")
 StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", object)
 
 OWN_OPTIONS = ("topic", "delivery", TOKEN_PROVIDER)
+#: Options of Java's producer that have no counterpart, and what to use in their place.
+INSTEAD = {
+    "kafka.partitioner.class": "a column partition (int) has the partition of each row",
+    "kafka.interceptor.classes": "interceptors are classes of Java",
+    "kafka.ssl.truststore.password": PEM_FILES,
+    "kafka.ssl.keystore.password": PEM_FILES,
+}
 #: Set by Spark among the options of a stream.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 #: The columns of a sink are bytes and text, which Kafka stores as they are.
@@ -115,6 +123,8 @@ def _producer_options(name: str, value: Any) -> dict[str, Any]:
         if ours in ("key_serializer", "value_serializer"):
             raise ValueError(f"option {name!r} is not supported: key and value are written as they are")
         folded = name.lower()
+        if folded in INSTEAD:
+            raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
         if folded in PLANNING_OPTIONS or folded in FILE_OPTIONS or folded in FOREIGN_BY_FOLDED_NAME:
             raise ValueError(f"option {name!r} is for reading: leave it out, or set the option 'topic' to write there")
         raise ValueError(
