@@ -34,7 +34,7 @@ from kcodec.spark.sink_tasks import TaskWriter
 from kcodec.testing.kafka import KAFKA_VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -380,6 +380,21 @@ def test_a_batch_behind_sparks_commit_log_is_skipped(cluster: TransactionCluster
     assert cluster.count("Produce") == 0
     rows += job.add()
     job.run()
+    assert committed(cluster, job) == sorted(rows)
+
+
+def test_a_skipped_batch_of_a_query_with_state_stores_its_state(cluster: TransactionCluster, job: SinkQuery) -> None:
+    """Spark fails a batch without it, at each start. The first batch of the second run is skipped, the next one not."""
+    rows = set(job.add())
+
+    def distinct(df: DataFrame) -> DataFrame:
+        return df.dropDuplicates(["value"])
+
+    job.run(distinct)
+    job.forget_commit(0)
+    job.run(distinct)
+    rows |= set(job.add(rows=5))
+    job.run(distinct)
     assert committed(cluster, job) == sorted(rows)
 
 

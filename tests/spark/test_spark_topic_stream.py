@@ -256,6 +256,23 @@ def test_a_first_batch_that_is_replayed_starts_where_it_did(streams: Streams, re
     assert again.latest_offset(following) == following
 
 
+def test_a_first_batch_is_replayed_after_a_partition_was_added(streams: Streams) -> None:
+    """The options do not name the new partition. They are for a query without a checkpoint, and this one has one."""
+    topic = streams.topic(records=5)
+    options = {"startingOffsets": json.dumps({topic: {"0": 2}})}
+    first = streams.stream(topic, **options)
+    end = json.loads(json.dumps(first.latest_offset(first.initial_offset())))
+    streams.admin.create_partitions({topic: 2})
+    again = streams.stream(topic, **options)
+    start = json.loads(json.dumps(again.initial_offset()))
+    assert spans(again.ranges(start, end)) == [(0, 2, 5)]
+    assert again.latest_offset(end) == end
+    new = streams.stream(topic, **options)
+    for given in (new.initial_offset(), None):
+        with pytest.raises(ValueError, match=rf"option 'startingOffsets' does not name {topic}-1"):
+            new.latest_offset(given)
+
+
 def test_a_log_that_ends_below_the_checkpoint(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
     topic = streams.topic(records=5)
     start = streams.stream(topic, startingOffsets="latest").initial_offset()
@@ -364,6 +381,10 @@ def test_a_reader_is_pickled_without_its_client(streams: Streams) -> None:
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "'minOffsetsPerTrigger' is 9: it must not be"),
         ({"groupIdPrefix": "x"}, "option 'groupIdPrefix' has no meaning here: partitions are read without"),
         ({"kafka.max.poll.records": "5"}, "has no meaning here: kafka.max.partition.fetch.bytes"),
+        ({"max.poll.records": "5"}, "has no meaning here: kafka.max.partition.fetch.bytes"),
+        ({"kafka.session.timeout.ms": "5"}, "has no meaning here: partitions are read without a consumer group"),
+        ({"topic": "u"}, "has no meaning here: subscribe has the topics"),
+        ({"kafka.ssl.truststore.password": "p"}, "has no meaning here: certificates are in PEM files"),
         ({"kafka.fetch.max.byte": "5"}, "did you mean 'kafka.fetch.max.bytes'"),
     ],
 )
@@ -392,8 +413,9 @@ def test_offsets_that_a_task_misses_are_counted(streams: Streams, caplog: pytest
     start = stream.initial_offset()
     (task,) = stream.tasks(start, stream.latest_offset(start))
     streams.admin.delete_records({TopicPartition(topic, 0): 4})
-    with pytest.raises(OffsetOutOfRangeError, match=r"is not in the log, which has offsets 4 to 10"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"is not in the log, which has offsets 4 to 10") as raised:
         list(strict.read(task))
+    assert "failOnDataLoss=false" in raised.value.__notes__[0]
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         assert sum(batch.num_rows for batch in lenient.read(task)) == 6
     assert f'task ranges="{topic}-0 [0, 10)" records=6' in messages(caplog)

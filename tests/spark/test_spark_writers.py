@@ -17,6 +17,7 @@ import pytest
 from log_messages import messages
 
 import kcodec
+from kcodec.client import Admin
 from kcodec.errors import KcodecError
 from kcodec.spark import writers
 from kcodec.spark.sink_columns import SinkColumns
@@ -248,6 +249,20 @@ def test_one_producer_serves_the_tasks_of_a_process(
     assert sum(values_of(servers, topic).values()) == 4 * 300 + 600
 
 
+def test_rows_reach_a_partition_that_was_added_between_two_tasks(apache_kafka: ApacheKafka, servers: str) -> None:
+    """The producer that the first task leaves behind knows the metadata from before."""
+    topic = apache_kafka.create_topic(partitions=2)
+    columns = SinkColumns((("value", 0), ("partition", 1)), topic, ())
+    options = {"bootstrap_servers": servers, "client_id": "grown"}
+    batches = [pa.record_batch({"value": [b"0", b"1"], "partition": pa.array([0, 1], "int32")})]
+    assert writers.write_rows(batches, columns, options) == 2
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_partitions({topic: 3})
+    batches.append(pa.record_batch({"value": [b"2"], "partition": pa.array([2], "int32")}))
+    assert writers.write_rows(batches, columns, options) == 3
+    assert values_of(servers, topic) == {b"0": 2, b"1": 2, b"2": 1}
+
+
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
@@ -339,6 +354,7 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
         ({**SERVERS, "kafka.acks": "1"}, "option 'kafka.acks' is 1: expected all"),
         ({**SERVERS, "kafka.transactional.id": "x"}, "is for transactions: call kcodec.spark.exactly_once"),
         ({**SERVERS, "kafka.key.serializer": "x"}, "key and value are written as they are"),
+        ({**SERVERS, "kafka.partitioner.class": "x"}, "has no meaning here: a column partition"),
         ({**SERVERS, "kafka.compression.type": "lzma"}, "compression_type must be one of none, gzip"),
         ({**SERVERS, "kafka.linger.ms": "soon"}, "linger.ms must be a number"),
         ({**SERVERS, "kafka.delivery.timeout.ms": "5"}, "delivery_timeout_ms"),

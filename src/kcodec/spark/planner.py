@@ -540,6 +540,8 @@ class StreamOffsets:
     VERSION = 1
     #: Of the end of a first batch: where it starts, which no other offset in a checkpoint has.
     FIRST = "/start"
+    #: Of a start that the options no longer give: why. A first batch that is replayed does not need it.
+    REFUSED = "/refused"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the offsets as an object for JSON, in order of topics and partitions."""
@@ -561,7 +563,7 @@ class StreamOffsets:
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         for key, numbers in value.items():
-            if key in ("v", cls.FIRST):
+            if key in ("v", cls.FIRST, cls.REFUSED):
                 continue
             topic = "v" if key == "/v" else key
             for name, number in _object(numbers).items():

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import pickle
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,8 @@ CANCELLED = (
 #: regular expression that overflows the stack of its thread on the text of a Py4JJavaError, which has a Java trace.
 STOPPED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
 QUERY_ID = "sql.streaming.queryId"
+#: In the text of a plan, of each operator with state (StatefulOperatorStateInfo).
+STATE = "state info ["
 ADAPTIVE = "spark.sql.adaptive.enabled"
 #: Seconds without a batch after which it is checked whether the query has ended.
 LOOK_SECONDS = 60.0
@@ -148,8 +150,8 @@ class BatchSink:
                 "does not support with dynamic allocation (SPARK-24942); turn it off for this application"
             )
 
-    def write(self, df: DataFrame, batch: Batch) -> SinkResult:
-        """Write a batch, unless it was committed before. `check` has accepted its columns."""
+    def write(self, df: DataFrame, batch: Batch, on_skipped: Callable[[], None] = lambda: None) -> SinkResult:
+        """Write a batch; call on_skipped instead if it was committed before. `check` has accepted its columns."""
         columns = self._columns or SinkColumns.of(df.schema, self._topic)
 
         def run(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
@@ -165,7 +167,7 @@ class BatchSink:
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 
-        return self.transactions.write(batch, run)
+        return self.transactions.write(batch, run, on_skipped)
 
 
 @contextmanager
@@ -208,7 +210,8 @@ class QueryCallback:
         if self._look_after is not None:
             self._look_after.cancel()
         try:
-            self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+            batch = Batch(query, number, _digest(self._session, query, number))
+            self._sink.write(df, batch, lambda: self._store_state(df, query))
         except Exception as error:
             if not is_cancelled(error):
                 raise
@@ -217,6 +220,12 @@ class QueryCallback:
             raise ExactlyOnceError(reason, application=application, batch=number) from None
         finally:
             self._look_later(query)
+
+    def _store_state(self, df: DataFrame, query: str) -> None:
+        """Run the tasks of a batch that was committed before, without the sink, if the query has operators with state.
+        Spark fails a batch whose operators have stored no state, and records at its end where the state is stored."""
+        if keeps_state(self._session, query):
+            df.write.format("noop").mode("overwrite").save()
 
     def _look_later(self, query: str) -> None:
         self._look_after = threading.Timer(LOOK_SECONDS, self._close_if_ended, [query])
@@ -265,6 +274,20 @@ def _digest(session: SparkSession, query: str, number: int) -> str:
         log.debug("the offset log of query %s cannot be read: %s", query, error)
         return ""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def keeps_state(session: SparkSession, query: str) -> bool:
+    """Return whether a query has an operator with state, as an aggregation is. The JVM's objects are not public, so
+    True is returned where they are other ones."""
+    from py4j.protocol import Py4JError
+
+    try:
+        running: Any = session.streams.get(query)
+        plan = str(running._jsq.streamingQuery().lastExecution().executedPlan().toString())
+    except (Py4JError, AttributeError) as error:
+        log.debug("the plan of query %s cannot be read: %s", query, error)
+        return True
+    return STATE in plan
 
 
 def is_cancelled(error: BaseException) -> bool:

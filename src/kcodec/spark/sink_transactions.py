@@ -111,15 +111,18 @@ class SinkTransactions:
         self._progress_position = 0
         self._kept: SinkProgress | None = None
 
-    def write(self, batch: Batch, tasks: WriteTasks) -> SinkResult:
-        """Write a batch, unless it was committed before.
+    def write(self, batch: Batch, tasks: WriteTasks, on_skipped: Callable[[], None] = lambda: None) -> SinkResult:
+        """Write a batch; call on_skipped instead if it was committed before.
 
         Raise CheckpointMismatchError, ExactlyOnceError, or what the last attempt failed with. Anything that is not an
         Exception (KeyboardInterrupt, SystemExit) is raised as ExactlyOnceError: a Spark query waits forever otherwise.
         """
         with self._lock:
             try:
-                return self._write(batch, tasks)
+                result = self._write(batch, tasks)
+                if result.is_skipped:
+                    on_skipped()
+                return result
             except Exception:
                 self._give_up()
                 raise

@@ -44,6 +44,9 @@ class StreamState(ABC):
     They raise DataLossError if offsets are lost and failOnDataLoss is true. Otherwise each loss is logged once.
     """
 
+    #: Errors of a start that only `latest_offset` raises.
+    DEFERRED: tuple[type[ValueError], ...] = ()
+
     def __init__(
         self, limits: TriggerLimits, *, fails_on_data_loss: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -55,6 +58,7 @@ class StreamState(ABC):
         self._initial: StreamOffsets | None = None
         self._position: StreamOffsets | None = None
         self._returned: dict[str, Any] | None = None
+        self._refusal: ValueError | None = None
         self._reported: set[DataLoss] = set()
 
     # Starts, ends and ids of topics
@@ -84,15 +88,27 @@ class StreamState(ABC):
     # Positions
 
     def initial_offset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint starts (startingOffsets and the like), each time the same."""
+        """Return where a query without a checkpoint starts (startingOffsets and the like), each time the same.
+
+        Spark also requests it after a restart if the first batch is replayed, and the options may be invalid by then,
+        as a partition was added or records were deleted. The end of that batch says where it starts. So an error of the
+        options is raised only by `latest_offset`, which Spark does not call before that batch.
+        """
         if self._initial is None:
-            offsets, ids = self._starting()
-            position = StreamOffsets(offsets, ids)
-            losses = self._losses(position, *self._look(position))
-            self._raise_if_lost(losses)
-            self._log(losses)
-            self._initial = self._position = position
+            try:
+                self._initial = self._position = self._first()
+            except self.DEFERRED as error:
+                self._refusal = error
+                return {**StreamOffsets({}).to_dict(), StreamOffsets.REFUSED: str(error)}
         return self._initial.to_dict()
+
+    def _first(self) -> StreamOffsets:
+        offsets, ids = self._starting()
+        position = StreamOffsets(offsets, ids)
+        losses = self._losses(position, *self._look(position))
+        self._raise_if_lost(losses)
+        self._log(losses)
+        return position
 
     def latest_offset(self, start: Mapping[str, Any] | None, *, is_limited: bool = True) -> dict[str, Any]:
         """Return the end of the next micro-batch. Return `start` if there are no new offsets, or not enough.
@@ -103,7 +119,10 @@ class StreamState(ABC):
         is_limited: False for the read limit ReadAllAvailable, which overrides all options.
         """
         if start is None and self._position is None:
-            self.initial_offset()
+            start = self.initial_offset()
+            start = start if StreamOffsets.REFUSED in start else None
+        if start is not None and StreamOffsets.REFUSED in start:
+            raise self._refusal or ValueError(start[StreamOffsets.REFUSED])
         position = self._position if start is None else StreamOffsets.from_dict(start)
         logs, ends = self._look(position)
         ids = dict(logs.ids)
@@ -173,6 +192,8 @@ class StreamState(ABC):
         A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
         """
         began = start if StreamOffsets.FIRST in start else end.get(StreamOffsets.FIRST, start)
+        if StreamOffsets.REFUSED in began:  # a first batch whose end does not say where it starts has no records
+            began = end
         first, last = StreamOffsets.from_dict(began), StreamOffsets.from_dict(end)
         kept = self._kept(first, last.topic_ids)
         if first == self._initial:  # an end below it is that of a first batch without records, which is replayed

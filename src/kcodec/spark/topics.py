@@ -18,8 +18,10 @@ from uuid import UUID
 import kcodec
 from kcodec.client import ClientOptions, ReadTopicOptions
 from kcodec.constants import IsolationLevel
+from kcodec.errors import BrokerError
 from kcodec.limits import DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import planner
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
@@ -49,9 +51,33 @@ CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
 KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(READ_OPTIONS - OWN_OPTIONS))
-#: Options of Spark's source, or of Java's consumer, that have no counterpart, and what to use in their place.
+NO_GROUP = "partitions are read without a consumer group"
+SUBSCRIBE = "subscribe has the topics that are read"
+PEM_FILES = (
+    "certificates are in PEM files, which have no password; kafka.ssl.key.password is the password of the private key"
+)
+#: Error codes of a task whose offsets are not in the log, and what the error says then.
+LOST = (
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
+CONTINUE = "option failOnDataLoss=false continues with the offsets that exist, and logs what is lost"
+#: Options of Spark's source and sink, or of Java's consumer, that have no counterpart, and what to use in their place.
 INSTEAD = {
-    "groupidprefix": "partitions are read without a consumer group",
+    "topic": SUBSCRIBE,
+    "topics": SUBSCRIBE,
+    "kafka.topic": SUBSCRIBE,
+    "kafka.topics": SUBSCRIBE,
+    "groupidprefix": NO_GROUP,
+    "kafka.session.timeout.ms": NO_GROUP,
+    "kafka.heartbeat.interval.ms": NO_GROUP,
+    "kafka.max.poll.interval.ms": NO_GROUP,
+    "kafka.partition.assignment.strategy": NO_GROUP,
+    "kafka.group.instance.id": NO_GROUP,
+    "kafka.ssl.truststore.password": PEM_FILES,
+    "kafka.ssl.keystore.password": PEM_FILES,
     "kafkaconsumer.polltimeoutms": "kafka.default.api.timeout.ms limits how long a partition may make no progress",
     "fetchoffset.numretries": "requests are repeated until kafka.default.api.timeout.ms",
     "fetchoffset.retryintervalms": "kafka.retry.backoff.ms is the pause between two requests",
@@ -208,10 +234,15 @@ class TopicSource:
         exempt_modules()
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
         columns = [column.column for column in self.columns] or ["offset"]  # without a column only rows are counted
-        with kcodec.read_ranges(
-            ranges, spark_layout=True, on_missing=on_missing, columns=columns, **with_credentials(self.reading)
-        ) as records:
-            yield from Renamed(self.columns).batches(records)
+        try:
+            with kcodec.read_ranges(
+                ranges, spark_layout=True, on_missing=on_missing, columns=columns, **with_credentials(self.reading)
+            ) as records:
+                yield from Renamed(self.columns).batches(records)
+        except BrokerError as error:
+            if error.code in LOST and self.fails_on_data_loss:
+                error.add_note(CONTINUE)
+            raise
         lost = sum(one.lost for one in records.ranges)
         log_task(", ".join(map(str, ranges)), records.counts, records.bytes_fetched, lost)
         if on_end is not None:
@@ -222,9 +253,10 @@ def _read_options(name: str, value: Any) -> dict[str, Any]:
     """Return an option of the client or of `kcodec.read_ranges`, by its name there. Raise ValueError if the name is
     unknown."""
     folded = name.lower()
-    if folded in INSTEAD:
-        raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
     own_name = folded.removeprefix("kafka.")
+    instead = INSTEAD.get(folded) or INSTEAD.get(f"kafka.{own_name}")
+    if instead is not None:
+        raise ValueError(f"option {name!r} has no meaning here: {instead}")
     found = client_option(name if folded == TOKEN_PROVIDER else f"kafka.{own_name}", value)
     for ours in found:
         if ours not in READ_OPTIONS or ours in OWN_OPTIONS:

@@ -32,6 +32,7 @@ from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
 from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
+from kcodec.spark.topics import PEM_FILES
 from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ logger = logging.getLogger("kcodec.spark")
 StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", object)
 
 OWN_OPTIONS = ("topic", "delivery", TOKEN_PROVIDER)
+#: Options of Java's producer that have no counterpart, and what to use in their place.
+INSTEAD = {
+    "kafka.partitioner.class": "a column partition (int) has the partition of each row",
+    "kafka.interceptor.classes": "interceptors are classes of Java",
+    "kafka.ssl.truststore.password": PEM_FILES,
+    "kafka.ssl.keystore.password": PEM_FILES,
+}
 #: Set by Spark among the options of a stream.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 #: The columns of a sink are bytes and text, which Kafka stores as they are.
@@ -115,6 +123,8 @@ def _producer_options(name: str, value: Any) -> dict[str, Any]:
         if ours in ("key_serializer", "value_serializer"):
             raise ValueError(f"option {name!r} is not supported: key and value are written as they are")
         folded = name.lower()
+        if folded in INSTEAD:
+            raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
         if folded in PLANNING_OPTIONS or folded in FILE_OPTIONS or folded in FOREIGN_BY_FOLDED_NAME:
             raise ValueError(f"option {name!r} is for reading: leave it out, or set the option 'topic' to write there")
         raise ValueError(
@@ -260,6 +270,7 @@ class _TaskRows:
         self.kept = kept
         self.count = 0
         self._under_way: deque[_SentRows] = deque()
+        self._is_renewed = False
 
     def send(self, batch: pa.RecordBatch, columns: SinkColumns) -> None:
         """Pass a batch to the producer. Raise the error of earlier batches, or of a row that cannot be encoded."""
@@ -280,7 +291,7 @@ class _TaskRows:
     def _send(self, rows: TopicRows) -> _SentRows:
         first, last = (self.count + rows.row_in_batch(row) for row in (0, len(rows.table) - 1))
         try:
-            delivery = self.kept.producer.send_arrow(rows.topic, rows.table)
+            delivery = self._given(rows)
         except EncodeError as error:
             row = f"rows {first} to {last}"
             if error.row is not None:
@@ -289,6 +300,20 @@ class _TaskRows:
         except KcodecError as error:
             raise KcodecError(f"{_task_name()}, rows {first} to {last}, topic {rows.topic!r}: {error}") from error
         return _SentRows(rows.topic, first, last, delivery)
+
+    def _given(self, rows: TopicRows) -> TableDelivery:
+        """Give rows to the producer; to a new one, once, if this one does not know the partition of a row. The producer
+        of earlier tasks may have metadata from before partitions were added to the topic."""
+        try:
+            return self.kept.producer.send_arrow(rows.topic, rows.table)
+        except EncodeError as error:
+            if error.field != "partition" or self._is_renewed:
+                raise
+        self._is_renewed = True
+        self.wait()
+        _producers.close(self.kept)
+        self.kept = _producers.new(self.kept.options)
+        return self.kept.producer.send_arrow(rows.topic, rows.table)
 
     def _check(self, sent: _SentRows) -> None:
         error = sent.delivery.exception()
@@ -337,6 +362,11 @@ class _Producers:
             if found is not None:
                 self._idle.remove(found)
                 return found
+        return self.new(options)
+
+    @staticmethod
+    def new(options: dict[str, Any]) -> KeptProducer:
+        """Return a new producer."""
         return KeptProducer(options, Producer(**options))
 
     def give_back(self, kept: KeptProducer) -> None:
