@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from kcodec import TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Admin, aio
 from kcodec.errors import TransportError
 
@@ -137,3 +139,42 @@ def test_an_admin_that_was_not_closed_warns(kind: Any) -> None:
         asyncio.run(ask())
         gc.collect()
     assert any("<Admin 127.0.0.1:1> was not closed" in str(one.message) for one in caught)
+
+
+class _ForeignTransport:
+    """A transport that is not a subclass of asyncio.Transport, as those of uvloop."""
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _ForeignLoop(asyncio.SelectorEventLoop):
+    """An event loop that has its own class of transports."""
+
+    def _make_socket_transport(
+        self, sock: Any, protocol: asyncio.BaseProtocol, waiter: Any = None, **options: Any
+    ) -> Any:
+        connect = protocol.connection_made
+        protocol.connection_made = lambda transport: connect(  # type: ignore[method-assign]
+            _ForeignTransport(transport)  # type: ignore[arg-type]
+        )
+        return super()._make_socket_transport(sock, protocol, waiter, **options)  # type: ignore[misc]
+
+
+def test_clients_accept_transports_of_other_event_loops() -> None:
+    """The transports of uvloop are not subclasses of asyncio.Transport. Clients connect with them all the same."""
+
+    async def carry(servers: str) -> bytes | None:
+        async with aio.Producer(bootstrap_servers=servers) as producer:
+            await producer.send_and_wait("orders", b"x")
+        async with aio.Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([TopicPartition("orders", 0)])
+            (record,) = await consumer.poll(10.0)
+            return record.value
+
+    with Broker() as broker, asyncio.Runner(loop_factory=_ForeignLoop) as runner:
+        broker.create_topic("orders", partitions=1)
+        assert runner.run(asyncio.wait_for(carry(broker.bootstrap_servers), 20.0)) == b"x"

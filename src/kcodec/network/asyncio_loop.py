@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
@@ -213,8 +213,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # those of uvloop are of another class
         self._connection.connected(self)
         self._io_loop.turn()
 
