@@ -1560,7 +1560,10 @@ def trim_pool() -> None:
 
 @final
 class SendLock:
-    """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it."""
+    """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it.
+
+    A thread that holds it cannot wait for it: the call raises RuntimeError.
+    """
     def __init__(self) -> None: ...
     def acquire(self, blocking: bool = True) -> bool:
         """Take the lock; return False if it is held and `blocking` is false."""
@@ -1568,6 +1571,8 @@ class SendLock:
         """Release the lock. Raise RuntimeError if it is not held."""
     def locked(self) -> bool:
         """Return whether the lock is held."""
+    def refuse_owner(self) -> int:
+        """Raise RuntimeError if the calling thread holds the lock: what it is about to wait for may need the lock."""
     def __enter__(self) -> bool: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -219,7 +219,9 @@ def test_the_lock_excludes_other_threads() -> None:
 def test_ctrl_c_interrupts_the_wait_for_the_lock() -> None:
     lock, main = SendLock(), threading.main_thread().ident
     assert main is not None
-    lock.acquire()
+    holder = threading.Thread(target=lock.acquire)  # a thread that holds the lock does not wait for it
+    holder.start()
+    holder.join()
     timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job of a shell
     try:
@@ -231,6 +233,24 @@ def test_ctrl_c_interrupts_the_wait_for_the_lock() -> None:
         signal.signal(signal.SIGINT, before)
     lock.release()
     assert lock.acquire(False)
+
+
+def test_a_thread_does_not_wait_for_a_lock_that_it_holds() -> None:
+    """A signal handler runs in the middle of a call of its thread, which would never release the lock."""
+    lock = SendLock()
+    lock.refuse_owner()
+    with lock:
+        for wait in (lock.acquire, lock.__enter__, lock.refuse_owner):
+            with pytest.raises(RuntimeError, match="inside another call of the same client, which a signal handler"):
+                wait()
+        assert not lock.acquire(False)
+        other = threading.Thread(target=lock.acquire)  # waits as usual
+        other.start()
+        other.join(0.05)
+        assert other.is_alive()
+    other.join()
+    assert lock.locked()
+    lock.refuse_owner()
 
 
 def test_a_condition_waits_with_the_lock() -> None:

@@ -21,7 +21,7 @@ from kcodec.arguments import check_callbacks, check_timeout
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
-from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
+from kcodec.client.waiting import ClientBase, IoLoop, core_lock
 from kcodec.flow import Flow, join, spawn
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
@@ -92,7 +92,7 @@ class Consumer(ClientBase):
             self._options.settings(client_options),
             self._client.cluster,
             metrics=client_options.metrics,
-            lock=CoreLock(),
+            lock=core_lock(self._io_loop),
             post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
         )
@@ -338,6 +338,7 @@ class Consumer(ClientBase):
     def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
+        self._io_loop.check_wait()
         try:
             if self._is_started:
                 flow = announced(

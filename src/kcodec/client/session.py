@@ -29,7 +29,7 @@ from kcodec.client.interruption import (
 )
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
+from kcodec.client.waiting import ClientBase, IoLoop, core_lock
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
@@ -301,7 +301,7 @@ class GroupTransactSession(ClientBase):
             taken.consumer.settings(client.options),
             client.cluster,
             metrics=client.options.metrics,
-            lock=CoreLock(),
+            lock=core_lock(self._io_loop),
             post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
             handler=self._flows,
@@ -444,6 +444,7 @@ class GroupTransactSession(ClientBase):
     def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
+        self._io_loop.check_wait()
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:

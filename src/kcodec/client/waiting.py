@@ -52,9 +52,14 @@ else:
 T = TypeVar("T")
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
 GRACE_SECONDS = 1.0
-#: The lock of a core: calls come from any thread.
-CoreLock = threading.Lock
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
+
+
+def core_lock(io_loop: IoLoop) -> SendLock:
+    """Create the lock of a core: calls come from any thread. The I/O loop refuses to wait in a thread that holds it."""
+    lock = SendLock()
+    io_loop.core_locks.append(lock)
+    return lock
 
 
 class ClientBase(NotPickled):
@@ -295,7 +300,7 @@ class ProducerBase(ClientBase):
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
         again."""
-        self._lock = SendLock()
+        self._lock = core_lock(self._io_loop)
         self._space = _SpaceLocks()
         return self._space.wake_all
 

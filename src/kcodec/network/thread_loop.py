@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kcodec._fast import IoTurn
+from kcodec._fast import IoTurn, SendLock
 from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
@@ -58,6 +58,8 @@ class ThreadLoop(IoLoop):
     def __init__(self, client: Client) -> None:
         super().__init__(client)
         self._lock = threading.Lock()
+        #: Of the cores: the I/O thread takes them, and a thread that holds one must not wait for the I/O thread.
+        self.core_locks: list[SendLock] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._running: set[Waiter[Any]] = set()
         self._thread: threading.Thread | None = None
@@ -134,12 +136,15 @@ class ThreadLoop(IoLoop):
         return waiter.result()
 
     def check_wait(self) -> None:
-        """Raise RuntimeError on the client's own I/O thread, where a blocking call would wait for itself."""
+        """Raise RuntimeError on the client's own I/O thread, where a blocking call would wait for itself, and in a
+        signal handler that has interrupted a call which holds a lock of the client."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "this call would block the client's I/O thread, on which callbacks run, and would never return;"
                 " make it on another thread"
             )
+        for lock in self.core_locks:
+            lock.refuse_owner()
 
     def close(self, timeout: float = 5.0) -> None:
         """End the thread and cancel its running flows. Idempotent."""

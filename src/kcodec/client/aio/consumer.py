@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 
 from kcodec._fast import AsyncRecordIterator
 from kcodec.arguments import check_callbacks, check_timeout
-from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
+from kcodec.client.aio.waiting import ClientBase, IoLoop, core_lock
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
@@ -99,7 +99,7 @@ class Consumer(ClientBase):
             self._options.settings(client_options),
             self._client.cluster,
             metrics=client_options.metrics,
-            lock=CoreLock(),
+            lock=core_lock(self._io_loop),
             post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
         )
@@ -362,6 +362,7 @@ class Consumer(ClientBase):
     async def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
+        self._io_loop.check_wait()
         try:
             if self._is_started:
                 flow = announced(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
+from kcodec.client.aio.waiting import ClientBase, IoLoop, core_lock
 from kcodec.client.flows import run_in_background
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
@@ -308,7 +308,7 @@ class GroupTransactSession(ClientBase):
             taken.consumer.settings(client.options),
             client.cluster,
             metrics=client.options.metrics,
-            lock=CoreLock(),
+            lock=core_lock(self._io_loop),
             post=self._io_loop.post,
             now=lambda: time.time_ns() // 1_000_000,
             handler=self._flows,
@@ -454,6 +454,7 @@ class GroupTransactSession(ClientBase):
     async def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
+        self._io_loop.check_wait()
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:

@@ -43,9 +43,12 @@ else:
 
 
 T = TypeVar("T")
-#: The lock of a core: all calls come from one thread, so that it is always free. A `nullcontext` takes two calls of
-#: Python where this lock takes none.
-CoreLock = threading.RLock
+
+
+def core_lock(io_loop: IoLoop) -> threading.RLock:
+    """Create the lock of a core: all calls come from one thread, so that it is always free. A `nullcontext` takes two
+    calls of Python where this lock takes none."""
+    return threading.RLock()
 
 
 class ClientBase(NotPickled):
