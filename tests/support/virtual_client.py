@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kcodec._fast import IoTurn
+from kcodec._fast import IoTurn, SendLock
 from kcodec.errors import KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import ANY_NODE, ByVersion, Call, Done, Flow, Reply
 from kcodec.network import client as client_module
@@ -115,6 +115,7 @@ class VirtualIoLoop:
         self.world, self.client = world, client
         self.is_closed = False
         self.io_turn = IoTurn()
+        self.core_locks: list[SendLock] = []
         self._posted: deque[Callable[[], None]] = deque()
         world.io_loops.append(self)
         client.start(self, self._run_blocking)
