@@ -53,7 +53,7 @@ def test_what_the_broker_says_of_itself(make: Make, apache_kafka: ApacheKafka) -
 def test_a_topic_that_is_made_later_is_found(make: Make, apache_kafka: ApacheKafka) -> None:
     runner = make(apache_kafka.bootstrap_servers)
     with pytest.raises(DeliveryTimeoutError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        runner.run(runner.client.cluster.ensure_topic("made-later", 0.5))
+        runner.run(runner.client.cluster.ensure_topic("made-later", 3.0))
     apache_kafka.create_topic("made-later-" + str(id(runner)), 1)
     assert runner.run(runner.client.cluster.ensure_topic("made-later-" + str(id(runner)), 10.0)).partitions
 
