@@ -222,10 +222,14 @@ class ProducerCore:
             return self.accumulator.failures.take()
 
     def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
-        """Return a function to call on the I/O thread after `send` raised this error, or None. In a transaction, a
-        record that `send` refuses prevents the commit, as one that a broker rejects."""
+        """Return a function to call on the I/O thread after `send` raised this error, or None.
+
+        In a transaction, a record that `send` refuses prevents the commit, as one that a broker rejects. If the topic
+        does not have the partition, new metadata is requested, because the partition may have been added.
+        """
+        is_missing = isinstance(error, EncodeError) and error.field == "partition"
         if self.id_manager.transactional_id is None:
-            return None
+            return self._request_partitions(topic) if is_missing else None
         if error is self.accumulator.refusal:
             self.id_manager.on_refused(error)
             return None
@@ -236,8 +240,13 @@ class ProducerCore:
 
         def note() -> None:
             self.id_manager.on_rejected(transaction, TopicPartition(topic, number), error)
+            if is_missing:
+                self._request_partitions(topic)()
 
         return note
+
+    def _request_partitions(self, topic: str) -> Callable[[], None]:
+        return lambda: self.cluster.request_update(f"topic {topic} lacks the partition of a record")
 
     # Flows
 

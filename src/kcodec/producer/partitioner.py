@@ -126,7 +126,10 @@ class TopicBuffer(TopicSlot):
             return self.queues[partition]
         reason = f"topic {self.topic!r}: partition must be between 0 and {count - 1}"
         raise EncodeError(
-            f"{reason}, not {shown(partition)}; omit it to let the key decide", field="partition", value=partition
+            f"{reason}, not {shown(partition)}; omit it to let the key decide, or send it again if the partition was "
+            "just added",
+            field="partition",
+            value=partition,
         )
 
     def batch_filled(self, queue: PartitionQueue, produced: int) -> None:

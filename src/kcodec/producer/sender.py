@@ -50,6 +50,24 @@ TOPIC_REFRESH_SECONDS = 60.0
 _FOREVER = float("inf")
 
 
+class _Drained:
+    """The batches that one call of `_drain` takes out of the accumulator.
+
+    requests: The batches of the request to each broker, by the id of the broker.
+    sizes:    The bytes of these batches, by the id of the broker.
+    lingered: The brokers that get an open batch because it has lingered.
+    is_more:  Whether another request may follow immediately.
+    """
+
+    __slots__ = ("is_more", "lingered", "requests", "sizes")
+
+    def __init__(self) -> None:
+        self.requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
+        self.sizes: dict[int, int] = {}
+        self.lingered: set[int] = set()
+        self.is_more = False
+
+
 class Sender:
     """The sender of one producer. All methods run on the I/O thread.
 
@@ -362,70 +380,72 @@ class Sender:
         If an open batch has lingered, its request also takes batches of other partitions that still linger, as Java's
         producer does. Otherwise each partition would need a separate request after each `linger`.
         """
-        requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
-        sizes: dict[int, int] = {}
-        nearest, is_more = _FOREVER, False
+        drained, nearest = _Drained(), _FOREVER
         with self.accumulator.lock:
             if self._is_saturated():
                 self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
-                return requests, nearest, False
-            active, linger = self.accumulator.active, self.accumulator.linger
-            awaited = self.accumulator.awaited
+                return drained.requests, nearest, False
+            linger, awaited = self.accumulator.linger, self.accumulator.awaited
             is_awaited = bool(awaited) and not any(self._loads.values())
             identity = self.id_manager.current
             is_numbering = identity is not None and identity.producer_id >= 0
             lingering: list[PartitionQueue] = []
-            has_lingered: set[int] = set()
-            for queues in (list(active), lingering):
-                goes_along = queues is lingering
-                for queue in queues:
-                    if is_numbering and queue.in_flight and not queue.is_proved:
-                        continue  # as `_due` finds, which takes longer for thousands of partitions
-                    if goes_along and not (has_lingered and self.cluster.leader(*queue.partition) in has_lingered):
-                        nearest = min(nearest, queue.next_batch.created + linger)
-                        continue
-                    due = self._due(queue, now, is_awaited=is_awaited or goes_along)
-                    if due > now:
-                        if due == _FOREVER or queue.next_batch.not_before > now:
-                            nearest = min(nearest, due)
-                        else:
-                            lingering.append(queue)
-                        continue
-                    node = self._node_for(queue)
-                    if node is None or self._loads.get(node, 0) >= self.settings.max_in_flight:
-                        continue
-                    batch = queue.next_batch
-                    size = batch.size_in_bytes
-                    if node in requests and sizes[node] + size > self.settings.max_request_size:
-                        is_more = True
-                        continue
-                    if not self.id_manager.may_send(queue.partition):
-                        continue
-                    if queue.open is batch and not batch.is_full and batch.created + linger <= now:
-                        has_lingered.add(node)
-                    sizes[node] = sizes.get(node, 0) + size
-                    self.accumulator.take(queue, batch)
-                    batch.attempts += 1
-                    queue.in_flight.append(batch)
-                    self.responses.in_flight[queue] = None
-                    requests.setdefault(node, []).append((queue, batch))
-                    if queue in active:  # the others come first next time
-                        del active[queue]
-                        active[queue] = None
-                        is_more = True
+            for queue in list(self.accumulator.active):
+                if is_numbering and queue.in_flight and not queue.is_proved:
+                    continue  # as `_due` finds, which takes longer for thousands of partitions
+                due = self._due(queue, now, is_awaited=is_awaited)
+                if due <= now:
+                    self._take_next(queue, now, drained)
+                elif due == _FOREVER or queue.next_batch.not_before > now:
+                    nearest = min(nearest, due)
+                else:
+                    lingering.append(queue)
+            for queue in lingering:
+                due = queue.next_batch.created + linger
+                if drained.lingered and self.cluster.leader(*queue.partition) in drained.lingered:
+                    due = self._due(queue, now, is_awaited=True)
+                if due <= now:
+                    self._take_next(queue, now, drained)
+                else:
+                    nearest = min(nearest, due)
             if awaited:
                 self.accumulator.awaited = {batch for batch in awaited if not (batch.attempts or batch.is_done)}
-            for node in requests:
+            for node in drained.requests:
                 self._loads[node] = self._loads.get(node, 0) + 1
             # If nothing more can be sent, the next response wakes the sender.
-            self.accumulator.next_look = -_FOREVER if is_more or self._is_saturated() else nearest
-        for taken in requests.values():
+            self.accumulator.next_look = -_FOREVER if drained.is_more or self._is_saturated() else nearest
+        for taken in drained.requests.values():
             for queue, batch in taken:
                 self._seal(queue, batch)
                 if now - self._named.get(batch.topic, -_FOREVER) > TOPIC_REFRESH_SECONDS:
                     self._named[batch.topic] = now
                     self.cluster.add_topics([batch.topic])
-        return requests, nearest, is_more
+        return drained.requests, nearest, drained.is_more
+
+    def _take_next(self, queue: PartitionQueue, now: float, drained: _Drained) -> None:
+        """Move the first batch of the queue, which is due, into the request of its leader, if that can accept it."""
+        node = self._node_for(queue)
+        if node is None or self._loads.get(node, 0) >= self.settings.max_in_flight:
+            return
+        batch, accumulator = queue.next_batch, self.accumulator
+        size = drained.sizes.get(node, 0) + batch.size_in_bytes
+        if node in drained.requests and size > self.settings.max_request_size:
+            drained.is_more = True
+            return
+        if not self.id_manager.may_send(queue.partition):
+            return
+        if queue.open is batch and not batch.is_full and batch.created + accumulator.linger <= now:
+            drained.lingered.add(node)
+        drained.sizes[node] = size
+        accumulator.take(queue, batch)
+        batch.attempts += 1
+        queue.in_flight.append(batch)
+        self.responses.in_flight[queue] = None
+        drained.requests.setdefault(node, []).append((queue, batch))
+        if queue in accumulator.active:  # the others come first next time
+            del accumulator.active[queue]
+            accumulator.active[queue] = None
+            drained.is_more = True
 
     def _is_saturated(self) -> bool:
         """Return whether every broker has `max_in_flight` requests, so that nothing can be sent before a response."""
