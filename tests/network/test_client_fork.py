@@ -24,7 +24,8 @@ from client_runners import Looped, Make, Runner, Threaded
 from scripted_peer import Peer, Request
 
 from kcodec._fast import SendLock
-from kcodec.client import Producer
+from kcodec.broker import Broker
+from kcodec.client import Consumer, Producer
 from kcodec.client.waiting import ProducerBase, _Fork
 from kcodec.errors import TransportError
 from kcodec.flow import ANY_NODE, Flow, Reply, call
@@ -32,6 +33,7 @@ from kcodec.network import thread_loop as sync
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig
 from kcodec.network.weak_sets import members_of
+from kcodec.offsets import TopicPartition
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kcodec.testing.kafka import ApacheKafka
 
@@ -157,6 +159,31 @@ def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
             assert in_child(runner.close) == "None"
             assert time.monotonic() - began < CHILD_SECONDS / 2
         runner.close()
+
+
+def test_a_child_can_look_at_a_consumer_that_the_parent_uses(kcodec_broker: Broker) -> None:
+    """Its I/O thread, which the child does not have, may hold the lock at the moment of the fork."""
+    partition = TopicPartition("orders", 0)
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers) as consumer:
+        consumer.assign([partition])
+        held, end = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with consumer._core.assignment.lock:
+                held.set()
+                end.wait(CHILD_SECONDS)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(CHILD_SECONDS)
+        try:
+            assert in_child(consumer.assignment) == str(frozenset({partition}))
+            assert in_child(consumer.paused) == str(frozenset())
+            assert "must create its own" in in_child(lambda: consumer.poll(1.0))
+        finally:
+            end.set()
+            thread.join()
+        assert consumer.assignment() == {partition}
 
 
 def test_threads_that_fork_at_the_same_time_leave_no_lock_held() -> None:

@@ -344,7 +344,11 @@ class ThreadLoop(IoLoop):
             scheduler.call_soon(lambda: failed(_os_error(code)))
 
     def forget_in_child(self) -> None:
-        """In a forked child, close the copies of the parent's sockets without sending anything."""
+        """In a forked child, close the copies of the parent's sockets without sending anything, and release the locks of
+        threads that the child does not have."""
+        for lock in self.core_locks:
+            if lock.locked():
+                lock.release()
         watched = self.selector.get_map()  # None: closed
         for key in list(watched.values()) if watched else []:
             if isinstance(key.fileobj, socket.socket):
