@@ -83,3 +83,32 @@ def test_a_signal_handler_that_uses_the_producer_does_not_hang(call: Callable[[P
     finally:
         signal.signal(signal.SIGALRM, before)
     assert all(MESSAGE in str(error) for error in refused)
+
+
+@pytest.mark.parametrize("api", ["Produce", "TxnOffsetCommit", "EndTxn"])
+def test_a_session_that_is_closed_in_its_commit_ends_with_it(kcodec_broker: Broker, api: str) -> None:
+    """The handler runs while the commit waits for a response. `close` waits for the commit, and not for its timeout."""
+    kcodec_broker.seed("orders", [b"first", b"second"])
+    kcodec_broker.faults.add(api, delay_ms=600, count=1)
+    options: Any = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "group_id": "billing", "topics": ["orders"]}
+    session = GroupTransactSession(transactional_id="billing-0", **options)
+    seconds = []
+
+    def handle(*_: object) -> None:
+        began = time.monotonic()
+        session.close()
+        seconds.append(time.monotonic() - began)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with session.transaction() as transaction:
+            for record in transaction.poll(10.0):
+                transaction.send("invoices", record.value)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        session.close()
+    assert transaction.committed
+    assert len(seconds) == 1 and seconds[0] < 10
+    assert [record.value for record in kcodec_broker.committed("invoices")] == [b"first", b"second"]

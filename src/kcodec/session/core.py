@@ -326,6 +326,13 @@ class GroupSession:
 
     # For the end
 
+    def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
+        """Wait until the transaction is complete, at most `timeout` seconds. Its commit takes the lock of the group,
+        which a leave would otherwise take first and keep while it waits for the commit."""
+        deadline = self.clock() + timeout
+        while self.block is block and (left := deadline - self.clock()) > 0:
+            yield from wait(self.changed, left)
+
     def rewind(self, block: SessionBlock) -> None:
         """Return to the positions at the begin of the transaction, and drop fetched records."""
         assignment = self.consumer.assignment

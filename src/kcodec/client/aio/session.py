@@ -477,13 +477,16 @@ class GroupTransactSession(ClientBase):
         return what + (f" ({cause})" if cause else "")
 
     def _close(self, timeout: float) -> Flow[None]:
-        """Abort an open transaction, then leave the group, with one deadline for both."""
+        """Abort an open transaction, or let a commit that has begun come to its end. Then leave the group, with one
+        deadline for both."""
         deadline = self._client.clock() + timeout
-        block = self._flows.block
-        if block is not None and not block.is_ending:
+        block, left = self._flows.block, timeout - leaving_seconds(timeout)
+        if block is not None and block.is_ending:  # in a call of another thread, or in one that a signal handler interrupted
+            yield from self._flows.wait_for_end(block, left)
+        elif block is not None:
             if not block.is_fresh:
                 log.warning("closing the session aborts its open transaction; its records will be read again")
-            yield from SessionEnd(self._flows, block, timeout - leaving_seconds(timeout)).run(
+            yield from SessionEnd(self._flows, block, left).run(
                 is_commit=False, error=TransportError("the session is closed")
             )
         self._flows.is_closing = True
