@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -170,6 +171,22 @@ def test_a_query_continues_where_it_was(copied: Path) -> None:
     assert again.run() == {place: value for place, value in first.rows.items() if place[1] >= low}
 
 
+def test_a_first_batch_is_replayed_after_a_partition_was_added(copied: Path) -> None:
+    """The options do not name the new partition. They are for a query without a checkpoint, and this one has one."""
+    options = {"startingOffsets": json.dumps({"txn-mixed": {"0": 4}})}
+    path = f"{copied.parent}/txn-mixed-*"
+    first = Query(path, **options)
+    end = json.loads(json.dumps(first.driver.latest_offset(first.position)))
+    rows = first.read(first.position, end)
+    shutil.copytree(copied, copied.parent / "txn-mixed-1")
+    again = Query(path, **options)
+    assert rows and again.read(json.loads(json.dumps(again.position)), end) == rows
+    new = Query(path, **options)
+    for given in (new.position, None):
+        with pytest.raises(ValueError, match="option 'startingOffsets' does not name txn-mixed-1"):
+            new.driver.latest_offset(given)
+
+
 def test_available_now_stops_at_the_ends_of_its_start(tmp_path: Path) -> None:
     partition, directory = golden("txn-mixed-0"), tmp_path / "txn-mixed-0"
     directory.mkdir()
@@ -228,7 +245,7 @@ def test_corruption_stops_the_query(copied: Path) -> None:
     data[8:12] = b"\xff\xff\xff\xff"
     first.write_bytes(data)
     with pytest.raises(DecodeError):
-        Query(copied)
+        Query(copied).run()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +265,7 @@ def test_invalid_options_of_a_stream_of_files(options: dict[str, str], text: str
 
 def test_single_segments_cannot_be_streamed(copied: Path) -> None:
     with pytest.raises(ValueError, match="a stream reads partition directories"):
-        Query(segments(copied)[0])
+        Query(segments(copied)[0]).run()
 
 
 @pytest.mark.spark

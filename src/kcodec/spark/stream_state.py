@@ -44,9 +44,6 @@ class StreamState(ABC):
     They raise DataLossError if offsets are lost and failOnDataLoss is true. Otherwise each loss is logged once.
     """
 
-    #: Errors of a start that only `latest_offset` raises.
-    DEFERRED: tuple[type[ValueError], ...] = ()
-
     def __init__(
         self, limits: TriggerLimits, *, fails_on_data_loss: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -97,7 +94,7 @@ class StreamState(ABC):
         if self._initial is None:
             try:
                 self._initial = self._position = self._first()
-            except self.DEFERRED as error:
+            except ValueError as error:
                 self._refusal = error
                 return {**StreamOffsets({}).to_dict(), StreamOffsets.REFUSED: str(error)}
         return self._initial.to_dict()

@@ -53,8 +53,6 @@ class TopicStream(StreamState):
     kafka.default.api.timeout.ms, and DataLossError where offsets are lost and failOnDataLoss is true.
     """
 
-    DEFERRED = (ValueError,)
-
     def __init__(self, source: TopicSource, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(source.limits, fails_on_data_loss=source.fails_on_data_loss, clock=clock)
         self._source = source
