@@ -454,8 +454,8 @@ class GroupTransactSession(ClientBase):
 
         timeout: Maximum time for all of this, in seconds, not counting the rebalance callbacks.
 
-        The end of the `with` block also closes the session. It waits at most 3 seconds after Ctrl-C, SystemExit or the like,
-        and also after a connection error while no broker responds.
+        The end of the `with` block also closes the session. It waits at most 3 seconds
+        after Ctrl-C, SystemExit or the like, and also after a connection error while no broker responds.
 
         Raise TypeError if the timeout is not a number.
         """

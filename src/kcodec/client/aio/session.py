@@ -464,8 +464,8 @@ class GroupTransactSession(ClientBase):
 
         timeout: Maximum time for all of this, in seconds, not counting the rebalance callbacks.
 
-        The end of the `with` block also closes the session. It waits at most 3 seconds after cancellation,
-        and also after a connection error while no broker responds.
+        The end of the `with` block also closes the session. It waits at most 3 seconds
+        after cancellation, and also after a connection error while no broker responds.
 
         Raise TypeError if the timeout is not a number.
         """
