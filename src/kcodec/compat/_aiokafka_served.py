@@ -375,7 +375,7 @@ class ServedConsumer(Consumer):
     # Records
 
     def next_delivered(self) -> Record | None:
-        """Return the next decoded record. Return None if there is none, or if it may not be delivered."""
+        """Return the next decoded record, or None if no record is available or it may not be delivered."""
         delivery = self._core.assignment.delivery
         return None if delivery.is_over else self._core.next_record(delivery)
 
