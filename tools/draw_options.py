@@ -37,7 +37,7 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
     common: kcodec.client.ClientOptions = {"bootstrap_servers": "localhost:9092", "request_timeout_ms": 10_000}
     producer = Producer(**common, compression_type="zstd")
 
-No key is required here, so that options can be collected in parts; a client without bootstrap_servers is a TypeError.
+No key is required here, so that options can be collected in parts. A client without bootstrap_servers raises TypeError.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CLASSES: list[tuple[str, str, str, list[tuple[type[OptionSet], Collection[str]]]
     ("SecurityOptions", "TLS and SASL", "TypedDict", [(SecurityConfig, SecurityConfig.names())]),
     (
         "ClientOptions",
-        "every client; Admin, and what begins or ends a transaction without a producer, have no others",
+        "every client. Admin, SharedTransactions, and the functions for shared transactions have only these",
         "SecurityOptions",
         [(ClientConfig, ClientConfig.names())],
     ),

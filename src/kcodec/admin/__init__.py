@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of administrative calls, their arguments and results."""
+"""The flows of administrative calls, with their arguments and results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: the controllers' quorum, log directories of brokers, and brokers that leave for good."""
+"""Flows of Admin: the quorum of the controllers, log directories of brokers, and brokers that are removed forever."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class QuorumReplica:
 
 @dataclass(frozen=True)
 class QuorumDescription:
-    """The controllers that keep the metadata of a cluster (KIP-595).
+    """The controllers that store the metadata of a cluster (KIP-595).
 
     leader_id: Id of the active controller; None while none exists.
     leader_epoch: Epoch of the active controller.
@@ -66,7 +66,7 @@ class QuorumDescription:
     observers: tuple[QuorumReplica, ...]
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """Return the number of records of the metadata log that `replica` lacks; None if it is unknown."""
+        """Return the number of records of the metadata log that `replica` does not have, or None if it is unknown."""
         ends = {one.id: one.log_end_offset for one in self.voters}
         end = None if self.leader_id is None else ends.get(self.leader_id)
         return None if end is None or replica.log_end_offset is None else max(end - replica.log_end_offset, 0)
@@ -77,9 +77,10 @@ class LogDirReplica:
     """A replica in a log directory.
 
     size: Size of its segments in bytes.
-    offset_lag: Offsets that it is behind: a replica in use behind the high watermark, a future replica behind the
-        current one.
-    is_future: Whether it is being moved here from another log directory of the broker, and will replace that.
+    offset_lag: Number of offsets that the replica is behind. A current replica is compared with the high watermark, and
+        a future replica with the current one.
+    is_future: Whether the replica is being moved here from another log directory of the broker. It will replace the
+        current replica there.
     """
 
     size: int
@@ -92,9 +93,9 @@ class LogDirDescription:
     """A log directory of a broker.
 
     path: Path of the directory on the broker.
-    replicas: The replicas in it.
+    replicas: Replicas in the directory, by partition.
     total_bytes, usable_bytes: Size and free space of its volume; None if they are unknown (Kafka before 3.3).
-    error: Why the directory cannot be used (KAFKA_STORAGE_ERROR); None if it can.
+    error: Error of a directory that cannot be used (KAFKA_STORAGE_ERROR); None if it can be used.
     """
 
     path: str
@@ -120,9 +121,9 @@ class TopicPartitionReplica:
 
 
 def describe_quorum(context: CallContext, *, timeout: float | None = None) -> Flow[QuorumDescription]:
-    """Return the controllers, their leader, and how far controllers and brokers have read the metadata log.
+    """Return the controllers, their leader, and how far controllers and brokers have read the metadata log (KIP-836).
 
-    Raises UnsupportedError for a cluster with ZooKeeper, AuthorizationError (DESCRIBE on the cluster). (KIP-836)
+    Raise UnsupportedError if the cluster uses ZooKeeper. Raise AuthorizationError without DESCRIBE on the cluster.
     """
     topic = messages.DescribeQuorumRequestTopic(
         topic_name=METADATA_TOPIC, partitions=[messages.DescribeQuorumRequestPartition(partition_index=0)]
@@ -164,12 +165,13 @@ def _known(value: int) -> int | None:
 
 
 def unregister_broker(context: CallContext, broker_id: int, *, timeout: float | None = None) -> Flow[None]:
-    """Remove the registration of a broker that will not come back. Its replicas stay assigned to it.
+    """Remove the registration of a broker that will not come back (KIP-631). Its replicas stay assigned to it.
 
-    broker_id: id of the broker, which must be stopped: one that runs registers again when it is restarted.
+    broker_id: Id of the broker. Stop the broker before. A broker that is still running registers again when it is
+        restarted.
 
-    Raises BrokerError BROKER_ID_NOT_REGISTERED, AuthorizationError (ALTER on the cluster), UnsupportedError for a
-    cluster with ZooKeeper. (KIP-631)
+    Raise BrokerError (BROKER_ID_NOT_REGISTERED) if no broker with this id is registered. Raise AuthorizationError
+    without ALTER on the cluster. Raise UnsupportedError if the cluster uses ZooKeeper.
     """
     (number,) = numbers_of([broker_id], "broker_id")
     handler: ApiHandler[int, None] = ApiHandler(
@@ -188,12 +190,13 @@ def describe_log_dirs(
     partitions: Iterable[TopicPartition] | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[int, dict[str, LogDirDescription]]]:
-    """Return the log directories of brokers by broker id and path, with the size of each replica.
+    """Return the log directories of brokers by broker id and path, with the size of each replica (KIP-113).
 
-    brokers: ids of the brokers; None for all.
-    partitions: return only the replicas of these; None for all.
+    brokers: Ids of the brokers. None: all brokers.
+    partitions: Partitions whose replicas are returned. None: all partitions.
 
-    Raises AuthorizationError (DESCRIBE on the cluster), TransportError; AdminError for several brokers. (KIP-113)
+    Raise AuthorizationError without DESCRIBE on the cluster. Raise TransportError if a broker does not respond. For
+    several brokers, an AdminError contains the errors.
     """
     deadline = context.deadline(timeout)
     if brokers is None:
@@ -217,7 +220,7 @@ def describe_log_dirs(
 
 
 def _log_dirs(response: Any, brokers: list[int]) -> Iterator[tuple[int, ItemResult]]:
-    # Versions below 3 have no error of the whole response: without permission the list is empty.
+    # Versions below 3 have no error code for the whole response. Without permission, the list is empty.
     yield brokers[0], ItemResult(response.error_code, {one.log_dir: _log_dir(one) for one in response.results})
 
 
@@ -235,24 +238,25 @@ def _log_dir(result: Any) -> LogDirDescription:
 
 
 class _BrokerOfReplica(Route[TopicPartitionReplica]):
-    """The broker of the replica that is the item."""
+    """The route to the broker of a replica."""
 
     may_lag = False
 
     def known(self, item: TopicPartitionReplica) -> int | None:
-        """As in Route."""
+        """See Route."""
         return item.broker_id
 
 
 def alter_replica_log_dirs(
     context: CallContext, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartitionReplica, None]]:
-    """Move replicas to other log directories of their brokers. Return when the moves have begun.
+    """Move replicas to other log directories of their brokers (KIP-113). Return when the moves have begun.
 
-    moves: replica -> path of the directory on its broker. `describe_log_dirs` shows the progress (is_future).
+    moves: Path of the directory on its broker, for each replica. `describe_log_dirs` shows the progress (is_future).
 
-    Raises BrokerError: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE if the replica does not exist yet (the broker then
-    creates it there), AuthorizationError (ALTER on the cluster); AdminError for several replicas. (KIP-113)
+    Raise BrokerError (LOG_DIR_NOT_FOUND) if a broker does not have the directory. Raise BrokerError
+    (REPLICA_NOT_AVAILABLE) if the replica does not exist yet. The broker then creates it in the directory. Raise
+    AuthorizationError without ALTER on the cluster. For several replicas, an AdminError contains the errors.
     """
     if not isinstance(moves, Mapping):
         raise TypeError(f"moves: expected {{TopicPartitionReplica(...): path}}, got {moves!r}")

@@ -15,7 +15,7 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 THE_CLUSTER = "the cluster"
-#: How far a feature may go down (Kafka: FeatureUpdate.UpgradeType).
+#: Changes of the level that are allowed for a feature (Kafka: FeatureUpdate.UpgradeType).
 UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 
 
@@ -26,9 +26,11 @@ def describe_cluster(
     include_authorized_operations: bool = False,
     timeout: float | None = None,
 ) -> Flow[ClusterDescription]:
-    """Return the cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0).
+    """Return the cluster's id, controller and brokers (KIP-700).
 
-    include_authorized_operations: request also what the client may do with the cluster (KIP-430).
+    include_fenced_brokers: Whether to return fenced brokers, too (KIP-1073, Kafka 4.0).
+    include_authorized_operations: Whether to return the operations that the client may do on the cluster, too
+        (KIP-430).
     """
     handler: ApiHandler[str, ClusterDescription]
     if include_fenced_brokers or include_authorized_operations:
@@ -106,13 +108,14 @@ def update_features(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Finalize features at these levels. Level 0 disables a feature.
+    """Finalize features at these levels (KIP-584). Level 0 disables a feature. Either all features change or none.
 
-    upgrade_type: "upgrade", "safe_downgrade", "unsafe_downgrade".
-    validate_only: check the request without changing anything.
+    levels: Level of each feature, by name.
+    upgrade_type: Changes that are allowed: "upgrade", "safe_downgrade" or "unsafe_downgrade".
+    validate_only: Whether to check the request without a change.
 
-    Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. Either all features change or
-    none (KIP-584).
+    Raise BrokerError (FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION) if a level is not possible. Raise
+    AuthorizationError without the permission. Raise ValueError if upgrade_type is invalid.
     """
     if upgrade_type not in UPGRADE_TYPES:
         raise ValueError(f"upgrade_type must be one of {', '.join(UPGRADE_TYPES)}, not {upgrade_type!r}")
@@ -136,7 +139,7 @@ def update_features(
 
 
 def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, ItemResult]]:
-    """Read the results: one for each feature in version 1, a single one in version 2."""
+    """Yield the result of each feature. Version 1 has one result for each feature, and version 2 a single one."""
     if response.error_code or not response.results:
         yield from ((name, ItemResult(response.error_code, None, response.error_message)) for name in names)
     else:

@@ -20,7 +20,7 @@ from kcodec.errors import KcodecError
 from kcodec.flow import ByVersion, Flow
 from kcodec.protocol import messages
 
-#: name -> a value to set, None to go back to the default, or an (AlterOperation, value) pair.
+#: For each setting, a value to set, None to restore the default, or a pair of AlterOperation and value.
 Alterations = Mapping[str, "str | tuple[AlterOperation, str | None] | None"]
 
 
@@ -34,10 +34,12 @@ def describe_configs(
 ) -> Flow[dict[ConfigResource, dict[str, ConfigEntry]]]:
     """Return the settings of topics, brokers and groups by name. A secret setting has the value None.
 
-    names: return only these settings; None for all.
-    include_documentation: return Kafka's description of each setting as well (from Kafka 2.6 on).
+    resources: Resources whose settings are returned.
+    names: Names of the settings to return. None: all settings.
+    include_documentation: Whether to return Kafka's description of each setting, too (from Kafka 2.6 on).
 
-    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError for several resources.
+    Raise BrokerError, for example UNKNOWN_TOPIC_OR_PARTITION, or AuthorizationError without the permission. For several
+    resources, an AdminError contains the errors.
     """
     requested = None if names is None else names_of(names, "names")
     handler: ApiHandler[ConfigResource, dict[str, ConfigEntry]] = ApiHandler(
@@ -62,31 +64,33 @@ def describe_configs(
 
 
 class _ConfigRoute(Route[ConfigResource]):
-    """Sends requests for a broker's settings to that broker, and others by the route `others`."""
+    """The route of requests for configurations. Requests for a broker's settings go to that broker, and other requests
+    use the route `others`."""
 
     def __init__(self, others: Route[Any]) -> None:
         self._others = others
         self.may_lag = others.may_lag
 
     def known(self, item: ConfigResource) -> int | None:
-        """As in Route."""
+        """See Route."""
         if item.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and item.name:
             return int(item.name)
         return self._others.known(item)
 
     def look_up(self, items: list[ConfigResource], timeout: float) -> Flow[dict[ConfigResource, KcodecError]]:
-        """As in Route."""
+        """See Route."""
         return (yield from self._others.look_up(items, timeout))
 
     def lost(self, item: ConfigResource, code: int | None) -> None:
-        """As in Route."""
+        """See Route."""
         self._others.lost(item, code)
 
 
 def _read(
     results: Iterable[Any], value: Callable[[Any], Any] = lambda result: None
 ) -> Iterator[tuple[ConfigResource, ItemResult]]:
-    """Return the result of each resource; a type that this version of kcodec does not know was not requested."""
+    """Yield the result of each resource. Skip types that this version of kcodec does not know, because they were not
+    requested."""
     for result in results:
         if result.resource_type in list(ConfigResourceType):
             resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
@@ -116,10 +120,12 @@ def alter_configs(
 ) -> Flow[dict[ConfigResource, None]]:
     """Change individual settings and keep the others (IncrementalAlterConfigs, KIP-339).
 
-    changes: resource -> {name: value}; None restores the default, (AlterOperation.APPEND, "x") adds to a list.
-    validate_only: check the request without changing anything.
+    changes: For each resource, a mapping of names to values. None restores the default of a setting.
+        (AlterOperation.APPEND, "x") adds a value to a list.
+    validate_only: Whether to check the request without a change.
 
-    Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError for several resources.
+    Raise BrokerError, for example INVALID_CONFIG or POLICY_VIOLATION, or AuthorizationError without the permission. For
+    several resources, an AdminError contains the errors.
     """
     handler: ApiHandler[ConfigResource, None] = ApiHandler(
         "alter configs of",
@@ -155,17 +161,17 @@ def list_config_resources(
 ) -> Flow[list[ConfigResource]]:
     """Return the resources that have, or may have, a configuration: topics, brokers, groups, client metrics.
 
-    types: return only resources of these types; None for all types.
+    types: Types of the resources to return. None: all types.
 
-    Raises AuthorizationError (DESCRIBE_CONFIGS on the cluster), UnsupportedError before Kafka 4.1, which can list only
-    CLIENT_METRICS (from Kafka 3.7 on). (KIP-1142)
+    Raise AuthorizationError without DESCRIBE_CONFIGS on the cluster. Raise UnsupportedError before Kafka 4.1
+    (KIP-1142). From Kafka 3.7 on, brokers can at least list the type CLIENT_METRICS alone.
     """
     chosen = [] if types is None else items_of(types, ConfigResourceType, "types")
     only_metrics = chosen == [ConfigResourceType.CLIENT_METRICS]
     handler: ApiHandler[str, list[ConfigResource]] = ApiHandler(
         "list config resources of",
         AnyBroker(),
-        # Version 0 lists client metrics, and has no types.
+        # Version 0 has no types, and lists only client metrics.
         lambda items, until: ByVersion(
             messages.ListConfigResourcesRequest,
             lambda version: messages.ListConfigResourcesRequest(
@@ -182,7 +188,7 @@ def list_config_resources(
 
 
 def _resources(response: Any) -> list[ConfigResource]:
-    """Read the resources, without types that this version of kcodec does not know."""
+    """Return the resources of a response. Skip types that this version of kcodec does not know."""
     known = [
         ConfigResource(ConfigResourceType(one.resource_type), one.resource_name)
         for one in response.config_resources

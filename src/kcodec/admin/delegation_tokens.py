@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: delegation tokens (KIP-48; for another owner: KIP-373).
+"""Flows of Admin: delegation tokens (KIP-48). KIP-373 added tokens for another owner.
 
-A broker issues tokens only to clients that have authenticated otherwise than with a token.
+A broker issues tokens only to clients that have authenticated without a token.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kcodec.flow import Flow
 from kcodec.protocol import messages
 from kcodec.security.secret import Secret
 
-#: In place of a time: the broker's delegation.token.max.lifetime.ms or delegation.token.expiry.time.ms.
+#: Value for the broker's own limit, delegation.token.max.lifetime.ms or delegation.token.expiry.time.ms.
 BROKERS_LIMIT = -1
-#: In place of the time until a token expires: at once.
+#: Value for a token that expires immediately.
 AT_ONCE = -1
 
 
 @dataclass(frozen=True)
 class KafkaPrincipal:
-    """A user as brokers name it.
+    """A user, with the name and type that brokers use.
 
     name: Name of the user.
     type: Type of the principal.
@@ -41,16 +41,16 @@ class KafkaPrincipal:
 
 @dataclass(frozen=True)
 class DelegationToken:
-    """A delegation token. Times are ms since 1970.
+    """A delegation token. Times are in ms since 1970.
 
-    token_id: Id of the token, which is its user name.
-    hmac: The secret of the token. Encoded in base64 it is its password. It is not shown in the repr.
+    token_id: Id of the token, which is also its user name.
+    hmac: Secret of the token. In base64, it is the password of the token. It is not shown in the repr.
     owner: Principal whose permissions the token gives.
     requester: Principal that has created the token; None if the broker does not report it (Kafka before 3.3).
     renewers: Principals that may renew the token in addition to its owner.
-    issue_timestamp: Time at which it was created.
-    expiry_timestamp: Time at which it ends unless it is renewed.
-    max_timestamp: Time at which it ends in any case.
+    issue_timestamp: Time at which the token was created.
+    expiry_timestamp: Time at which the token expires unless it is renewed.
+    max_timestamp: Time at which the token expires in any case.
     """
 
     token_id: str
@@ -64,8 +64,8 @@ class DelegationToken:
 
     @property
     def password(self) -> Secret:
-        """The secret in base64: the sasl_plain_password of a client with sasl_scram_token_auth=True, whose
-        sasl_plain_username is the token_id."""
+        """The secret in base64. It is the sasl_plain_password of a client with sasl_scram_token_auth=True. The
+        sasl_plain_username of this client is the token_id."""
         return Secret(b64encode(self.hmac).decode())
 
 
@@ -79,15 +79,18 @@ def create_delegation_token(
 ) -> Flow[DelegationToken]:
     """Create a delegation token, and return it with its secret.
 
-    The controller and the brokers know the token a moment later. Until then they respond DELEGATION_TOKEN_NOT_FOUND.
+    The controller and the brokers know the token a moment later. Until then, they respond with
+    DELEGATION_TOKEN_NOT_FOUND.
 
-    owner: principal whose permissions the token gives; None for the user of this client (another: Kafka 3.3).
-    renewers: principals that may renew the token in addition to its owner.
-    max_lifetime_ms: time after which the token ends in any case; None for the broker's limit.
+    owner: Principal whose permissions the token gives. None: the user of this client. Another owner requires Kafka 3.3.
+    renewers: Principals that may renew the token in addition to its owner.
+    max_lifetime_ms: Time after which the token expires in any case. None: the broker's limit.
 
-    Raises ValueError or TypeError if an argument is invalid; BrokerError: DELEGATION_TOKEN_AUTH_DISABLED,
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED without authentication or with a token, INVALID_PRINCIPAL_TYPE;
-    AuthorizationError (CREATE_TOKENS on the owner).
+    Raise ValueError or TypeError if an argument is invalid. Raise AuthorizationError without CREATE_TOKENS on the
+    owner. Raise BrokerError with one of these codes:
+    - DELEGATION_TOKEN_AUTH_DISABLED if the brokers do not issue tokens;
+    - DELEGATION_TOKEN_REQUEST_NOT_ALLOWED if the client has not logged in, or has logged in with a token;
+    - INVALID_PRINCIPAL_TYPE.
     """
     chosen = items_of(renewers, KafkaPrincipal, "renewers")
     if owner is not None and not isinstance(owner, KafkaPrincipal):
@@ -113,7 +116,8 @@ A_TOKEN = "a delegation token"
 
 
 def _period(given: int | None, parameter: str, default: int) -> int:
-    """Return a time in ms. Brokers read a negative one as their default, or as at once."""
+    """Return a time in ms, or the default for None. Raise ValueError for another negative number, because brokers take
+    it as their own limit, or as "immediately"."""
     if given is None:
         return default
     (number,) = numbers_of([given], parameter)
@@ -143,14 +147,14 @@ def _token(token: Any, renewers: tuple[KafkaPrincipal, ...], *times: int) -> Del
 def renew_delegation_token(
     context: CallContext, hmac: bytes, *, renew_period_ms: int | None = None, timeout: float | None = None
 ) -> Flow[int]:
-    """Make a token end later, and return the time at which it ends now, in ms since 1970.
+    """Make a token expire later, and return the new time at which it expires, in ms since 1970.
 
-    hmac: the secret of the token, as DelegationToken has it.
-    renew_period_ms: time from now on; None for the broker's delegation.token.expiry.time.ms.
+    hmac: Secret of the token (`DelegationToken.hmac`).
+    renew_period_ms: Time from now until the token expires. None: the broker's delegation.token.expiry.time.ms.
 
-    Raises ValueError or TypeError if an argument is invalid; BrokerError: DELEGATION_TOKEN_NOT_FOUND,
-    DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH if the user is neither owner nor renewer, and those of
-    `create_delegation_token`.
+    Raise ValueError or TypeError if an argument is invalid. Raise BrokerError with the codes DELEGATION_TOKEN_NOT_FOUND
+    or DELEGATION_TOKEN_EXPIRED, or with DELEGATION_TOKEN_OWNER_MISMATCH if the user is neither the owner nor a renewer.
+    Raise the BrokerErrors of `create_delegation_token`, too.
     """
     period = _period(renew_period_ms, "renew_period_ms", BROKERS_LIMIT)
     _check_hmac(hmac)
@@ -161,12 +165,12 @@ def renew_delegation_token(
 def expire_delegation_token(
     context: CallContext, hmac: bytes, *, expiry_time_period_ms: int | None = None, timeout: float | None = None
 ) -> Flow[int]:
-    """Make a token end sooner, and return the time at which it ends, in ms since 1970.
+    """Make a token expire sooner, and return the new time at which it expires, in ms since 1970.
 
-    hmac: the secret of the token, as DelegationToken has it.
-    expiry_time_period_ms: time from now on; None deletes the token at once.
+    hmac: Secret of the token (`DelegationToken.hmac`).
+    expiry_time_period_ms: Time from now until the token expires. None deletes the token immediately.
 
-    Raises BrokerError as `renew_delegation_token`.
+    Raise the errors of `renew_delegation_token`.
     """
     period = _period(expiry_time_period_ms, "expiry_time_period_ms", AT_ONCE)
     _check_hmac(hmac)
@@ -175,7 +179,7 @@ def expire_delegation_token(
 
 
 def _new_end(context: CallContext, action: str, request: Any, timeout: float | None) -> Flow[int]:
-    """Send a request that changes the end of a token, and return the time at which it ends."""
+    """Send a request that changes the time at which a token expires, and return this time."""
     handler: ApiHandler[str, int] = ApiHandler(
         action,
         Controller(context.cluster),
@@ -192,9 +196,9 @@ def describe_delegation_tokens(
 ) -> Flow[dict[str, DelegationToken]]:
     """Return delegation tokens by their ids: those that the user of this client owns, may renew or may describe.
 
-    owners: return only tokens that these principals own or may renew; None for all.
+    owners: Principals. Only tokens that one of them owns or may renew are returned. None: all tokens.
 
-    Raises BrokerError as `create_delegation_token`.
+    Raise the BrokerErrors of `create_delegation_token`.
     """
     chosen = None if owners is None else items_of(owners, KafkaPrincipal, "owners")
     principals = [

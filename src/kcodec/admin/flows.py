@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of Admin in one module, shared by its sync and async API.
+"""The flows of Admin in one module. The sync and the async API share them.
 
-Each is a function `name(context, ...) -> Flow[result]`; `timeout` is in seconds.
+Each flow is a function `name(context, ...) -> Flow[result]`. Its `timeout` is in seconds.
 """
 
 from kcodec._lazy import lazy_exports
 from kcodec.protocol.messages import load_exchanged
 
-# On the caller's thread: see `kcodec.network.preload`.
+# This runs on the caller's thread. See `kcodec.network.preload`.
 load_exchanged()
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         list_transactions,
     )
 
-# Each module is imported with the first use of one of its flows.
+# Each module is imported when one of its flows is first used.
 _EXPORTS = {
     "abort_transaction": "kcodec.admin.transactions",
     "alter_client_quotas": "kcodec.admin.quotas",

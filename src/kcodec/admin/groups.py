@@ -32,7 +32,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-#: Names of Kafka's GroupState and GroupType.
+#: Names of the group states and group types of Kafka (GroupState, GroupType).
 GROUP_STATES = (
     "PreparingRebalance",
     "CompletingRebalance",
@@ -49,10 +49,11 @@ GROUP_TYPES = ("classic", "consumer", "share", "streams")
 
 @dataclass(frozen=True)
 class GroupListing:
-    """A group of a list.
+    """A group in the result of `list_groups`.
 
     group_id: Name of the group.
-    protocol_type: Type of its protocol: "consumer" for consumers; other clients, such as Kafka Connect, have their own.
+    protocol_type: Type of its protocol. It is "consumer" for consumers. Other clients, such as Kafka Connect, have
+        other types.
     state: State of the group, such as "Stable" or "Empty"; None from brokers before 2.6.
     type: "classic", "consumer", "share" or "streams"; None from brokers before 3.7.
     """
@@ -71,8 +72,8 @@ class GroupMember:
     group_instance_id: Its group_instance_id if it is a static member (KIP-345), otherwise None.
     client_id: The client_id of its client.
     client_host: Address of its client, as the broker sees it.
-    partitions: Its assignment; several members of a share group have the same. For a member of a streams group, the
-        partitions of the source topics of its active tasks.
+    partitions: Its assignment. Several members of a share group can have the same partition. For a member of a streams
+        group, these are the partitions of the source topics of its active tasks.
     metadata, assignment: Bytes of the classic protocol; empty in other groups.
     """
 
@@ -87,7 +88,7 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group.
+    """The description of a group.
 
     group_id: Name of the group.
     state: State of the group, such as "Stable"; "Dead" if the group does not exist.
@@ -112,11 +113,11 @@ def list_groups(
 ) -> Flow[dict[str, GroupListing]]:
     """Return the groups of all brokers by id. With `states` or `types`, return only groups with these states and types.
 
-    states: Names of GROUP_STATES, in upper or lower case. Empty for all.
-    types: Names of GROUP_TYPES, in upper or lower case. Empty for all.
+    states: Names from GROUP_STATES, in upper or lower case. Empty: all states.
+    types: Names from GROUP_TYPES, in upper or lower case. Empty: all types.
 
-    Raises ValueError for an unknown state or type, AdminError if not all brokers responded; its `results` contain the
-    lists of the others by broker id.
+    Raise ValueError if a state or a type is unknown. Raise AdminError if a broker did not respond. Its `results`
+    contain the lists of the other brokers by broker id. If the cluster has only one broker, raise the error itself.
     """
     requested, kinds = _known(states, GROUP_STATES, "states"), _known(types, GROUP_TYPES, "types")
     deadline = context.deadline(timeout)
@@ -134,8 +135,8 @@ def list_groups(
 
 
 def _known(given: Iterable[str], known: tuple[str, ...], parameter: str) -> list[str]:
-    """Return the names as brokers write them. A broker responds to an unknown one with no groups, as if there were
-    none, and so do older brokers (Kafka 3.6) to one in another case."""
+    """Return the names with the case that brokers use. Raise ValueError if a name is unknown. For an unknown name, a
+    broker would return no groups and no error. Older brokers (Kafka 3.6) do the same for a name with another case."""
     found, written = [], {name.lower(): name for name in known}
     for name in names_of(given, parameter):
         if name.lower() not in written:
@@ -160,11 +161,12 @@ def describe_groups(
 ) -> Flow[dict[str, GroupDescription]]:
     """Describe groups of every type: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
 
-    group_ids: names of the groups.
-    include_authorized_operations: request also what the client may do with them.
+    group_ids: Names of the groups.
+    include_authorized_operations: Whether to return the operations that the client may do on the groups, too.
 
-    Before Kafka 4.0 a group that does not exist has the state "Dead". Raise BrokerError (from Kafka 4.0 on
-    GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
+    Raise BrokerError (GROUP_ID_NOT_FOUND) if a group does not exist. Before Kafka 4.0, the result has the state "Dead"
+    instead. Raise AuthorizationError without DESCRIBE on the group. For several groups, an AdminError contains the
+    errors.
     """
     requested, deadline = names_of(group_ids, "group_ids"), context.deadline(timeout)
     more = include_authorized_operations
@@ -173,7 +175,7 @@ def describe_groups(
         others = [
             name for name, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.GROUP_ID_NOT_FOUND
         ]
-        if others:  # of another type, which a broker of this or an older version may not have
+        if others:  # they may have another type, which the broker may not support
             found = yield from request_items(context, others, _description(context, kind, more), deadline)
             outcome.results |= found.results
             outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
@@ -181,7 +183,7 @@ def describe_groups(
 
 
 def _description(context: CallContext, kind: str, with_operations: bool = False) -> ApiHandler[str, GroupDescription]:
-    """Return the handler that describes groups of one type."""
+    """Return the handler for the description of groups of one type."""
     request, read = _TYPES[kind]
 
     def described(group: Any) -> GroupDescription:
@@ -196,7 +198,10 @@ def _description(context: CallContext, kind: str, with_operations: bool = False)
 
 
 def _member(member: Any, partitions: Iterable[TopicPartition], **classic: bytes) -> GroupMember:
-    """Return a member of any type of group; classic: with its metadata and assignment in the classic protocol."""
+    """Return a member of a group of any type.
+
+    classic: Metadata and assignment of the member in the classic protocol.
+    """
     instance_id = getattr(member, "group_instance_id", getattr(member, "instance_id", None))
     return GroupMember(
         member.member_id, instance_id, member.client_id, member.client_host, tuple(partitions), **classic
@@ -213,7 +218,8 @@ def _share_group(group: Any) -> GroupDescription:
 
 
 def _streams_group(group: Any) -> GroupDescription:
-    """Return a streams group. A task of a subtopology reads the partition of its number of every source topic."""
+    """Return a streams group. A task of a subtopology reads one partition of each source topic, the one with the number
+    of the task."""
     subtopologies = (
         {} if group.topology is None else {one.subtopology_id: one for one in group.topology.subtopologies or ()}
     )
@@ -252,7 +258,7 @@ def _group_request(request: Callable[..., Any], groups: list[str], more: bool) -
     return request(group_ids=groups, include_authorized_operations=more)
 
 
-#: Type of group -> the request that describes groups of it, and how one group of the response is read.
+#: For each type of group, the function that returns the request, and the function that reads a group of the response.
 _TYPES: dict[str, tuple[Callable[[list[str], bool], Any], Callable[[Any], GroupDescription]]] = {
     "classic": (
         lambda groups, more: messages.DescribeGroupsRequest(groups=groups, include_authorized_operations=more),
@@ -270,8 +276,8 @@ _TYPES: dict[str, tuple[Callable[[list[str], bool], Any], Callable[[Any], GroupD
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Return the assignment of a member of a classic consumer group. It is empty while the group rebalances, or if it
-    cannot be read, as brokers do not check what leaders assign."""
+    """Return the assignment of a member of a classic consumer group. It is empty while the group rebalances. It is also
+    empty if it cannot be read, because brokers do not check assignments."""
     if protocol_type != PROTOCOL_TYPE or not assignment:
         return ()
     try:
@@ -285,9 +291,10 @@ def delete_groups(
 ) -> Flow[dict[str, None]]:
     """Delete groups that have no members, and the committed offsets of these groups.
 
-    group_ids: names of the groups.
+    group_ids: Names of the groups.
 
-    Raises BrokerError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, AuthorizationError; AdminError for several.
+    Raise BrokerError (NON_EMPTY_GROUP) if a group has members, and BrokerError (GROUP_ID_NOT_FOUND) if it does not
+    exist. Raise AuthorizationError without DELETE on the group. For several groups, an AdminError contains the errors.
     """
     handler: ApiHandler[str, None] = ApiHandler(
         "delete group",
@@ -308,12 +315,13 @@ def list_group_offsets(
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
     """Return the committed offsets of a group. The offset of a partition is None if none was committed.
 
-    group_id: name of the group.
-    partitions: None for all that have an offset.
-    require_stable: wait for offsets that an open transaction commits (KIP-447). Without it, a coordinator that has
-        just moved to another broker may return an older offset for a moment.
+    group_id: Name of the group.
+    partitions: Partitions to return. None: all partitions with a committed offset.
+    require_stable: Whether to wait for offsets that an open transaction commits (KIP-447). Without it, a coordinator
+        that has just moved to another broker may return an older offset for a moment.
 
-    Raise UnsupportedError for a share group, which commits no offsets.
+    Raise UnsupportedError if the group is a share group, because these groups do not commit offsets. Raise BrokerError,
+    or AuthorizationError without DESCRIBE on the group.
     """
     deadline = context.deadline(timeout)
     requested = [ALL] if partitions is None else partitions_of(partitions)
@@ -333,12 +341,14 @@ def list_group_offsets(
 def _confirmed_offsets(
     context: CallContext, group_id: str, missing: list[TopicPartition], deadline: Deadline
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Return offsets that the first response did not have. `missing` has the partitions without an offset, or ALL.
+    """Return the offsets that the first response did not contain.
 
-    A coordinator responds, without an error, with the offsets below its high watermark. The high watermark of a new
-    leader of __consumer_offsets may at first be below the offsets that it has loaded. A request with RequireStable
-    waits for these offsets (Kafka: GroupCoordinatorService.fetchOffsets). UNSTABLE_OFFSET_COMMIT is no reason to wait
-    here, because an offset of an open transaction is not committed.
+    missing: Partitions without an offset, or ALL.
+
+    A coordinator returns the offsets below its high watermark, without an error. The high watermark of a new leader of
+    __consumer_offsets may at first be below the offsets that it has loaded. A request with RequireStable waits for
+    these offsets (Kafka: GroupCoordinatorService.fetchOffsets). UNSTABLE_OFFSET_COMMIT is no reason to wait here,
+    because an offset of an open transaction is not committed.
     """
     if not missing:
         return {}
@@ -355,8 +365,8 @@ def _confirmed_offsets(
 
 
 def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline) -> Flow[None]:
-    """Raise UnsupportedError if a group without committed offsets is a share group: brokers respond as if it had
-    none."""
+    """Raise UnsupportedError if a group without committed offsets is a share group. For a share group, brokers return
+    no offsets and no error."""
     outcome = yield from request_items(context, [group_id], _description(context, "share"), deadline)
     if outcome.results:
         raise UnsupportedError(
@@ -374,10 +384,11 @@ def describe_group_lag(
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
     """Return the lag of a group, and the open transactions that block the last stable offset.
 
-    group_id: name of the group.
-    partitions: None for all that the group has an offset in.
+    group_id: Name of the group.
+    partitions: Partitions to return. None: all partitions in which the group has a committed offset.
 
-    Raise BrokerError, AuthorizationError; UnsupportedError for a share group; AdminError for several partitions.
+    Raise BrokerError, or AuthorizationError without the permission. Raise UnsupportedError if the group is a share
+    group. For several partitions, an AdminError contains the errors.
     """
     deadline = context.deadline(timeout)
     committed = yield from list_group_offsets(context, group_id, partitions, timeout=deadline.remaining)
@@ -394,10 +405,12 @@ def alter_group_offsets(
 ) -> Flow[dict[TopicPartition, None]]:
     """Commit offsets for a group that has no members. A number is an offset without metadata.
 
-    group_id: name of the group, which is created if it does not exist.
+    group_id: Name of the group. The group is created if it does not exist.
+    offsets: Next offset to read, for each partition.
 
-    Raises TypeError or ValueError for offsets that are negative or not numbers: a consumer would take -1 as no offset.
-    Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
+    Raise ValueError if an offset is negative, because a consumer would take -1 as no offset. Raise TypeError if it is
+    not a number. Raise BrokerError (UNKNOWN_MEMBER_ID) if the group has members. Raise AuthorizationError without the
+    permission. For several partitions, an AdminError contains the errors.
     """
     given = check_offsets(offsets)
     return results(context, given, offset_commit_handler(context.cluster, group_id, given), timeout)
@@ -408,9 +421,12 @@ def delete_group_offsets(
 ) -> Flow[dict[TopicPartition, None]]:
     """Delete committed offsets of topics that the group does not subscribe to (KIP-496).
 
-    group_id: name of the group.
+    group_id: Name of the group.
+    partitions: Partitions whose offsets are deleted.
 
-    Raises BrokerError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND, AuthorizationError ...
+    Raise BrokerError (GROUP_SUBSCRIBED_TO_TOPIC) if the group subscribes to the topic, and BrokerError
+    (GROUP_ID_NOT_FOUND) if the group does not exist. Raise AuthorizationError without the permission. For several
+    partitions, an AdminError contains the errors.
     """
     handler: ApiHandler[TopicPartition, None] = ApiHandler(
         f"delete offset of group {group_id!r} in",

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin that find transactions which will not end: hanging ones, and ones that their owner has abandoned.
+"""Flows of Admin that find transactions which will not end: hanging transactions, and transactions that their owner has
+abandoned.
 
 A transaction hangs in a partition if it is open at the partition's leader, and its coordinator will not write a marker
 there. Either no transactional id has this producer id, or the coordinator's transaction does not include the partition
 or has another epoch. The last stable offset then never advances (KAFKA-12895 and KIP-890 explain the causes). The rule
-is that of `kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: one call can search all
-partitions of all brokers, always including internal topics; the default minimum age is the brokers'
-transaction.max.timeout.ms; a transaction whose records have timestamps in the future counts as old, because its age is
-unknown; and each result is confirmed by a second request.
+is that of `kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences:
+- One call can search all partitions of all brokers. This always includes internal topics.
+- The default minimum age is the brokers' transaction.max.timeout.ms.
+- A transaction whose records have timestamps in the future counts as old, because its age is unknown.
+- Each result is confirmed by a second request.
 
-An abandoned transaction is open at its coordinator, but was not written to for a while: this is all that is left of a
-TransactionHandle whose owner died. Brokers do not show the owner of a transaction, so the idle time, together with the
-application's own record of its handles, has to identify it.
+An abandoned transaction is open at its coordinator, but there was no write for some time. This is what remains of a
+TransactionHandle whose owner has failed. Brokers do not report the owner of a transaction, so the application must
+identify it by the idle time and by its own list of handles.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
-# Kafka's default of this setting, for brokers that do not report theirs.
+# Kafka's default of this setting, for brokers that do not report their value.
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS = 900_000
 DEFAULT_IDLE_MS = 60_000
 
@@ -48,14 +50,14 @@ DEFAULT_IDLE_MS = 60_000
 class HangingTransaction:
     """An open transaction in a partition that no coordinator will end.
 
-    partition: The partition in which it is open.
+    partition: Partition in which the transaction is open.
     producer_id, producer_epoch: Identity of the producer that wrote it.
     coordinator_epoch: Coordinator epoch of the producer's last marker in the partition; -1 before the first.
     start_offset: Offset of its first record.
     last_timestamp: Timestamp of the producer's last record in the partition, in ms since 1970.
     age_ms: Time since that timestamp; negative if the timestamp is in the future.
     transactional_id: Transactional id of the producer; None if no transactional id has the producer id.
-    why: Why no coordinator will end it: the coordinator's state of the producer id.
+    why: Reason why no coordinator will end it, from the coordinators' state of the producer id.
     """
 
     partition: TopicPartition
@@ -76,7 +78,7 @@ class HangingTransactions:
     transactions: The hanging transactions.
     partitions_searched: Number of partitions that were searched.
     max_transaction_timeout_ms: Age up to which transactions were ignored.
-    errors: What could not be checked (a partition, transactional id, topic or broker) -> why.
+    errors: Error of each partition, transactional id, topic or broker that could not be checked.
     """
 
     transactions: tuple[HangingTransaction, ...]
@@ -92,11 +94,11 @@ class AbandonedTransaction:
     transactional_id: Its transactional id.
     producer_id, producer_epoch: Identity of its producer.
     state: State of the transaction at its coordinator: "Ongoing".
-    start_timestamp: Time of its begin, in ms since 1970.
-    age_ms: Time since its begin.
-    idle_ms: Time since its last record; since its begin if it has no record.
+    start_timestamp: Time at which it began, in ms since 1970.
+    age_ms: Time since it began.
+    idle_ms: Time since its last record, or since it began if it has no record.
     transaction_timeout_ms: Time after its begin at which the coordinator aborts it.
-    partitions: Its partitions that the coordinator knows.
+    partitions: Partitions of the transaction that the coordinator knows.
     """
 
     transactional_id: str
@@ -115,7 +117,7 @@ class AbandonedTransactions:
     """The result of `find_abandoned_transactions`.
 
     transactions: The open transactions without recent writes.
-    errors: What could not be checked (a partition, transactional id or broker) -> why.
+    errors: Error of each partition, transactional id or broker that could not be checked.
     """
 
     transactions: tuple[AbandonedTransaction, ...]
@@ -136,14 +138,16 @@ def find_hanging_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[HangingTransactions]:
-    """Find hanging transactions: everywhere, or only in the given topics, partitions or on one broker.
+    """Find hanging transactions in all partitions, or only in the given topics, partitions or on one broker.
 
-    broker_id: search the replicas of this broker; None for the leaders of all partitions.
-    max_transaction_timeout_ms: younger ones are ignored; None for the longest timeout that a broker of the cluster
-        allows.
-    now: the time from which ages are computed, in ms since 1970; None for this machine's time.
+    topics: Names of the topics to search. None: all topics.
+    partitions: Partitions to search. They are used instead of `topics`.
+    broker_id: Id of the broker whose replicas are searched. None: the leaders of all partitions are searched.
+    max_transaction_timeout_ms: Age up to which transactions are ignored. None: the longest timeout that a broker of the
+        cluster allows.
+    now: Time from which ages are computed, in ms since 1970. None: the time of this machine.
 
-    Raises BrokerError or TransportError if not even the topics can be listed; all other failures are in `errors` of the
+    Raise BrokerError or TransportError if the topics cannot be listed. All other failures are in `errors` of the
     result.
     """
     errors: dict[Any, KcodecError] = {}
@@ -219,8 +223,8 @@ def _partitions(
 
 @dataclass(frozen=True)
 class _CoordinatorsView:
-    """The states of some producer ids at the coordinators. With `is_whole`, all coordinators have responded, so a
-    producer id that none of them reported belongs to no transactional id."""
+    """The states of some producer ids at the coordinators. If `is_whole`, all coordinators have responded. A producer
+    id that none of them has reported then belongs to no transactional id."""
 
     ids: dict[int, str]
     described: Outcome[str, TransactionDescription]
@@ -244,7 +248,7 @@ def _coordinators_view(
 
 
 def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, KcodecError]:
-    """Return the errors, without those of ids that have expired since they were listed, because this is a valid
+    """Return the errors without those of ids that have expired since they were listed. An expired id is a valid
     result."""
     return {name: error for name, error in described.errors.items() if not _is_expired(error)}
 
@@ -254,7 +258,7 @@ def _is_expired(error: KcodecError) -> bool:
 
 
 def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:
-    """Return the reason why a transaction hangs; None if its coordinator will end it, or if this is unknown."""
+    """Return the reason why a transaction hangs. Return None if its coordinator will end it, or if this is unknown."""
     transactional_id = view.ids.get(state.producer_id)
     if transactional_id is None:
         return "no transactional id has this producer id" if view.is_whole else None
@@ -291,8 +295,8 @@ def _hanging(
 def _confirmed(
     context: CallContext, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
 ) -> Flow[list[HangingTransaction]]:
-    """Return the transactions that still exist, because one that ended between the two requests looks like a hanging
-    one."""
+    """Return the transactions that still exist. A transaction that has ended between the two requests looks like a
+    hanging transaction."""
     if not hanging:
         return hanging
     again = yield from producers_of(context, {one.partition for one in hanging}, broker_id, deadline.remaining)
@@ -318,10 +322,12 @@ def find_abandoned_transactions(
 ) -> Flow[AbandonedTransactions]:
     """Find open transactions without a write for at least `idle_ms`.
 
-    transactional_ids: check only these; None for all.
-    now: the time from which ages are computed; None for this machine's time.
+    transactional_ids: Transactional ids to check. None: all ids.
+    idle_ms: Minimum time without a write.
+    now: Time from which ages are computed, in ms since 1970. None: the time of this machine.
 
-    `errors` of the result has the ids, and the brokers, that could not be checked.
+    Failures are not raised. `errors` of the result has an error for each id, partition or broker that could not be
+    checked. A transaction with such a partition is not returned.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)

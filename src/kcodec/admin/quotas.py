@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: client quotas (KIP-546; of IP addresses: KIP-612)."""
+"""Flows of Admin: client quotas (KIP-546). KIP-612 added the quotas of IP addresses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
 
-#: Attribute of an entity -> its name in the protocol (Kafka: ClientQuotaEntity).
+#: For each attribute of an entity, its name in the protocol (Kafka: ClientQuotaEntity).
 _TYPES: Final = {"user": "user", "client_id": "client-id", "ip": "ip"}
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 class AnyName(Enum):
-    """The type of ANY_NAME, which selects each name and the default."""
+    """The type of ANY_NAME, which selects all names and the default."""
 
     ANY_NAME = "any name"
 
@@ -32,7 +32,7 @@ ANY_NAME: Final = AnyName.ANY_NAME
 
 @dataclass(frozen=True)
 class ClientQuotaEntity:
-    """The clients to which quotas apply. "" is the default, for all clients without quotas by name.
+    """The clients to which quotas apply. "" is the default entity, for all clients that have no quotas by name.
 
     user: Name of a user; None if the quotas do not depend on the user.
     client_id: Value of `client_id`; None if the quotas do not depend on it.
@@ -59,13 +59,14 @@ def describe_client_quotas(
     strict: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[ClientQuotaEntity, dict[str, float]]]:
-    """Return quotas by entity and name, such as {"consumer_byte_rate": 1048576.0}; without arguments all quotas.
+    """Return quotas by entity and name, such as {"consumer_byte_rate": 1048576.0}. Without arguments, return all
+    quotas.
 
-    user, client_id, ip: select entities that have this name; "" selects the default, ANY_NAME each name and the
-        default.
-    strict: leave out entities that have a type which is not selected.
+    user, client_id, ip: Name that an entity must have. "" selects the default entity. ANY_NAME selects all names and
+        the default. None: entities are not selected by this type.
+    strict: Whether to skip entities that also have a type which is not selected.
 
-    Raises AuthorizationError (DESCRIBE_CONFIGS on the cluster), BrokerError.
+    Raise AuthorizationError without DESCRIBE_CONFIGS on the cluster, or another BrokerError.
     """
     chosen = {"user": user, "client_id": client_id, "ip": ip}
     components = [_component(_TYPES[name], value) for name, value in chosen.items() if value is not None]
@@ -105,13 +106,15 @@ def alter_client_quotas(
 ) -> Flow[dict[ClientQuotaEntity, None]]:
     """Change individual quotas and keep the others.
 
-    changes: entity -> {name: value}; None removes a quota. The names are producer_byte_rate and consumer_byte_rate
-        (bytes in a second and broker), request_percentage, controller_mutation_rate, and connection_creation_rate of an
-        `ip`.
-    validate_only: check the request without changing anything.
+    changes: For each entity, a mapping of names to values. None removes a quota. The names are producer_byte_rate and
+        consumer_byte_rate (bytes per second on each broker), request_percentage, controller_mutation_rate, and, for an
+        `ip`, connection_creation_rate.
+    validate_only: Whether to check the request without a change.
 
-    Raises ValueError for an entity without a type or a value that is not a finite number, TypeError,
-    AuthorizationError (ALTER_CONFIGS on the cluster), BrokerError INVALID_REQUEST; AdminError for several entities.
+    Raise ValueError if an entity has none of user, client_id and ip, or if a value is not finite. Raise TypeError if
+    `changes` has another form, or if a value is not a number. Raise AuthorizationError without ALTER_CONFIGS on the
+    cluster. Raise BrokerError (INVALID_REQUEST) if the broker rejects a quota. For several entities, an AdminError
+    contains the errors.
     """
     _check(changes)
     handler: ApiHandler[ClientQuotaEntity, None] = ApiHandler(

@@ -21,9 +21,9 @@ THE_CLUSTER = "the cluster"
 class PartitionReassignment:
     """A partition that is moving to other brokers.
 
-    replicas: Ids of all brokers with a replica, those to add and those to remove included.
+    replicas: Ids of all brokers with a replica, including replicas to add and replicas to remove.
     adding_replicas: Ids of the brokers that get a replica.
-    removing_replicas: Ids of the brokers that lose their replica once the added ones are in sync.
+    removing_replicas: Ids of the brokers whose replica is removed once the added replicas are in sync.
     """
 
     replicas: tuple[int, ...]
@@ -32,7 +32,7 @@ class PartitionReassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Ids of the brokers with a replica at the end."""
+        """Ids of the brokers with a replica after the move."""
         return tuple(broker for broker in self.replicas if broker not in self.removing_replicas)
 
 
@@ -41,9 +41,9 @@ def list_partition_reassignments(
 ) -> Flow[dict[TopicPartition, PartitionReassignment]]:
     """Return the partitions that are moving to other brokers. A move that has ended is not listed.
 
-    partitions: return only these; None for all.
+    partitions: Partitions to return. None: all partitions.
 
-    Raises AuthorizationError (DESCRIBE on the cluster).
+    Raise AuthorizationError without DESCRIBE on the cluster.
     """
     topics = None
     if partitions is not None:
@@ -80,14 +80,14 @@ def alter_partition_reassignments(
 ) -> Flow[dict[TopicPartition, None]]:
     """Move partitions to other brokers, or cancel their moves. Return when the moves have begun.
 
-    targets: partition -> ids of its brokers, the preferred leader first; None cancels its move.
-        `list_partition_reassignments` shows which are still moving.
-    allow_replication_factor_change: whether the number of brokers of a partition may change (False: KIP-860, Kafka
-        4.1).
+    targets: For each partition, the ids of its brokers with the preferred leader first. None cancels the move of the
+        partition. `list_partition_reassignments` returns the partitions that are still moving.
+    allow_replication_factor_change: Whether the number of brokers of a partition may change. False requires Kafka 4.1
+        (KIP-860).
 
-    Raises ValueError for no or repeated brokers; BrokerError: INVALID_REPLICA_ASSIGNMENT,
-    NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICATION_FACTOR; AuthorizationError (ALTER on
-    the cluster); AdminError for several partitions.
+    Raise ValueError if a list of brokers is empty or has repeated ids. Raise AuthorizationError without ALTER on the
+    cluster. Raise BrokerError with the codes INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
+    UNKNOWN_TOPIC_OR_PARTITION or INVALID_REPLICATION_FACTOR. For several partitions, an AdminError contains the errors.
     """
     chosen = {
         partition: _brokers(partition, brokers)

@@ -27,10 +27,14 @@ def list_offsets(
     isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Return an offset for each partition: "earliest", "latest", "max_timestamp", or by milliseconds since 1970.
+    """Return an offset for each partition: the earliest, the latest, or the one of a timestamp.
 
-    A timestamp selects the first record at or after it; the offset is -1 if none exists. isolation_level
-    "read_committed": at most the last stable offset. Raises BrokerError; AdminError for several partitions.
+    partitions: For each partition, "earliest", "latest", "max_timestamp" or a timestamp in ms since 1970. A timestamp
+        selects the first record at or after it. The offset is -1 if there is no such record.
+    isolation_level: With "read_committed", offsets are at most the last stable offset.
+
+    Raise BrokerError, or AuthorizationError without the permission. For several partitions, an AdminError contains the
+    errors.
     """
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
@@ -42,12 +46,13 @@ def list_offsets(
 def delete_records(
     context: CallContext, before: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
-    """Delete the records before an offset, and return the new first offsets.
+    """Delete the records before an offset (KIP-107), and return the new first offsets.
 
-    before: partition -> the first offset to keep; -1 deletes all records below the high watermark.
+    before: For each partition, the first offset to keep. -1 deletes all records below the high watermark.
 
-    Raises BrokerError: OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on compacted topics,
-    AuthorizationError; AdminError for several partitions. (KIP-107)
+    Raise BrokerError (OFFSET_OUT_OF_RANGE) if the offset is above the high watermark, and BrokerError
+    (POLICY_VIOLATION) if the topic is compacted. Raise AuthorizationError without the permission. For several
+    partitions, an AdminError contains the errors.
     """
     handler: ApiHandler[TopicPartition, int] = ApiHandler(
         "delete records of",
@@ -79,10 +84,14 @@ def elect_leaders(
     election: str = "preferred",
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ElectedLeader]]:
-    """Make the first replica of partitions their leader. An "unclean" election takes any replica and can lose records.
+    """Make the first replica of partitions their leader (KIP-460). An "unclean" election elects any replica and can
+    lose records.
 
-    Raises BrokerError: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, AuthorizationError ...;
-    AdminError for several partitions. A partition that needs no election is not an error. (KIP-460)
+    election: "preferred" or "unclean". A partition that needs no election is not an error.
+
+    Raise BrokerError, for example PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE, or
+    AuthorizationError without the permission. For several partitions, an AdminError contains the errors. Raise
+    ValueError if `election` is invalid.
     """
     if election not in ELECTIONS:
         raise ValueError(f"election must be one of {', '.join(ELECTIONS)}, not {election!r}")

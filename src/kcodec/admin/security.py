@@ -18,12 +18,12 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 SALT_BYTES = 32
-# Kafka: ScramMechanism. Brokers take 4096 to 16384 iterations.
+# Kafka: ScramMechanism. Brokers accept 4096 to 16384 iterations.
 DEFAULT_ITERATIONS = 4096
 
 
 class _OrUnknown(IntEnum):
-    """Maps a number of a newer Kafka version to UNKNOWN, as Kafka's own enumerations do."""
+    """An enumeration in which numbers of newer Kafka versions become UNKNOWN, as in Kafka's own enumerations."""
 
     @classmethod
     def _missing_(cls, value: object) -> _OrUnknown | None:
@@ -74,12 +74,15 @@ class AclOperation(_OrUnknown):
     TWO_PHASE_COMMIT = 15
 
 
-#: What a broker reports if the operations were not requested, or it does not know them.
+#: Value in a response if the operations were not requested, or if the broker does not know them.
 _NO_OPERATIONS = -(2**31)
 
 
 def operations_of(bits: int) -> frozenset[AclOperation] | None:
-    """Return the operations that a response allows the client: a bit for each number. None if it has none (KIP-430)."""
+    """Return the operations that a response allows the client (KIP-430). Return None if the response has none.
+
+    bits: A bit for the number of each operation.
+    """
     if bits == _NO_OPERATIONS:
         return None
     return frozenset(one for one in AclOperation if bits >> one & 1)
@@ -96,14 +99,14 @@ class AclPermission(_OrUnknown):
 
 @dataclass(frozen=True)
 class AclBinding:
-    """A permission: whether a principal may do an operation on a resource.
+    """A permission, which allows or denies a principal an operation on a resource.
 
     resource_type: Type of the resource.
-    resource_name: Name of the resource, or a prefix of names; "*" with PatternType.LITERAL is every resource.
-    principal: The principal, as in "User:alice"; "User:*" is every principal.
+    resource_name: Name of the resource, or a prefix of names. "*" with PatternType.LITERAL stands for all resources.
+    principal: The principal, such as "User:alice". "User:*" stands for all principals.
     operation: The operation.
     permission: Whether the operation is allowed or denied.
-    host: Address of the client; "*" is every address.
+    host: Address of the client. "*" stands for all addresses.
     pattern_type: LITERAL for one name, PREFIXED for all names with that prefix.
     """
 
@@ -124,15 +127,15 @@ class AclBinding:
 
 @dataclass(frozen=True)
 class AclFilter:
-    """Selects permissions that are equal in all given fields; None and ANY match everything.
+    """A filter that selects the permissions that are equal in all given fields. None and ANY match everything.
 
     resource_type: Type of the resource.
     resource_name: Name of the resource.
-    principal: The principal, as in "User:alice".
+    principal: The principal, such as "User:alice".
     operation: The operation.
     permission: Whether the operation is allowed or denied.
-    host: Address of the client, as in the permission; "*" selects permissions for every address.
-    pattern_type: Type of the pattern of the permission; MATCH selects all permissions that apply to `resource_name`.
+    host: Address of the client, as in the permission. "*" selects permissions that are for all addresses.
+    pattern_type: Type of the pattern of the permission. MATCH selects all permissions that apply to `resource_name`.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -145,7 +148,7 @@ class AclFilter:
 
 
 class ScramMechanism(_OrUnknown):
-    """The SCRAM mechanism, named by its hash."""
+    """The SCRAM mechanism, which is named after its hash."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -153,7 +156,7 @@ class ScramMechanism(_OrUnknown):
 
     @property
     def hash_name(self) -> str:
-        """The name of the hash in hashlib."""
+        """The name of the hash in hashlib. Raise ValueError for UNKNOWN."""
         names = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
         if self not in names:
             raise ValueError(f"{self!r} has no known hash; use SCRAM_SHA_256 or SCRAM_SHA_512")
@@ -177,9 +180,9 @@ class ScramCredentialUpsertion:
     """A password to set for a user.
 
     user: Name of the user.
-    password: The password. It does not leave this process: only its salted hash is sent.
+    password: The password. Only its salted hash is sent to the broker.
     mechanism: The SCRAM mechanism for which the password is set.
-    iterations: Number of iterations of the hash: brokers accept 4096 to 16384.
+    iterations: Number of iterations of the hash. Brokers accept 4096 to 16384.
     """
 
     user: str
@@ -205,10 +208,10 @@ def create_acls(
 ) -> Flow[dict[AclBinding, None]]:
     """Add permissions.
 
-    bindings: the permissions to add.
+    bindings: Permissions to add.
 
-    Raises AuthorizationError (ALTER on the cluster), BrokerError SECURITY_DISABLED without an authorizer; AdminError
-    for several.
+    Raise AuthorizationError without ALTER on the cluster. Raise BrokerError (SECURITY_DISABLED) if the cluster has no
+    authorizer. For several permissions, an AdminError contains the errors.
     """
     handler: ApiHandler[AclBinding, None] = ApiHandler(
         "create acl",
@@ -224,7 +227,7 @@ def create_acls(
 
 
 def acl_creation(binding: AclBinding) -> Any:
-    """Return a permission in the form of CreateAcls."""
+    """Return a permission as an element of a CreateAcls request."""
     return messages.AclCreation(
         resource_type=int(binding.resource_type),
         resource_name=binding.resource_name,
@@ -241,7 +244,7 @@ def describe_acls(
 ) -> Flow[list[AclBinding]]:
     """Return the permissions that a filter selects, or all permissions without a filter.
 
-    Raises AuthorizationError (DESCRIBE on the cluster).
+    Raise AuthorizationError without DESCRIBE on the cluster.
     """
     chosen = which or AclFilter()
     handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
@@ -258,7 +261,7 @@ def describe_acls(
 
 
 def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
-    """Return a filter in the form of DescribeAcls and DeleteAcls."""
+    """Return the fields of a filter in DescribeAcls and DeleteAcls requests."""
     return {
         "resource_type_filter": int(chosen.resource_type),
         "resource_name_filter": chosen.resource_name,
@@ -271,7 +274,7 @@ def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
 
 
 def _binding(resource: Any, acl: Any) -> AclBinding:
-    """Return the permission `acl` of a response, on `resource`."""
+    """Return the permission that a response describes by `resource` and `acl`."""
     return AclBinding(
         ResourceType(resource.resource_type),
         resource.resource_name,
@@ -288,7 +291,8 @@ def delete_acls(
 ) -> Flow[dict[AclFilter, list[AclBinding]]]:
     """Delete the permissions that filters select, and return them.
 
-    Raises AuthorizationError (ALTER on the cluster), BrokerError; AdminError for several filters.
+    Raise AuthorizationError without ALTER on the cluster, or another BrokerError. For several filters, an AdminError
+    contains the errors.
     """
     handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "delete acls",
@@ -312,9 +316,12 @@ def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilte
 def describe_user_scram_credentials(
     context: CallContext, users: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> Flow[dict[str, tuple[ScramCredentialInfo, ...]]]:
-    """Return the SCRAM credentials of users (None: of all users). A user without credentials has an empty tuple.
+    """Return the SCRAM credentials of users (KIP-554). A user without credentials has an empty tuple.
 
-    Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
+    users: Names of the users. None: all users.
+
+    Raise AuthorizationError without DESCRIBE on the cluster. If the broker reports an error for a user, raise this
+    BrokerError for the whole call.
     """
     names = None if users is None else names_of(users, "users")
     handler: ApiHandler[str, dict[str, tuple[ScramCredentialInfo, ...]]] = ApiHandler(
@@ -348,12 +355,15 @@ def alter_user_scram_credentials(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Set passwords and delete credentials, by user.
+    """Set passwords and delete credentials, by user (KIP-554).
 
-    alterations: what to set and what to delete.
+    alterations: Passwords to set and credentials to delete.
 
-    Raises AuthorizationError (ALTER on the cluster), BrokerError: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL;
-    AdminError for several. Use TLS: a salted password is as confidential as the password. (KIP-554)
+    Use TLS, because a salted password is as confidential as the password.
+
+    Raise AuthorizationError without ALTER on the cluster. Raise BrokerError (RESOURCE_NOT_FOUND) if a credential to
+    delete does not exist, and BrokerError (UNACCEPTABLE_CREDENTIAL) if the broker does not accept one. For several
+    users, an AdminError contains the errors.
     """
     changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
     sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: where share groups are (KIP-932). Brokers keep the state of each record for them, so that they have
-a start offset for each partition in place of a committed offset."""
+"""Flows of Admin: the offsets of share groups (KIP-932). Brokers store the state of each record for these groups. A
+share group therefore has a start offset for each partition instead of a committed offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 @dataclass(frozen=True)
 class ShareGroupOffset:
-    """Where a share group is in a partition.
+    """The position of a share group in a partition.
 
     start_offset: The first offset that is not yet acknowledged or archived.
     leader_epoch: Epoch of the leader that has reported it; None if it is unknown.
@@ -38,13 +38,14 @@ def list_share_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ShareGroupOffset | None]]:
-    """Return the start offsets of a share group; None for a partition in which it has none yet.
+    """Return the start offsets of a share group. The value of a partition is None if the group has no start offset
+    there yet.
 
-    group_id: name of the group.
-    partitions: None for all that the group has an offset in.
+    group_id: Name of the group.
+    partitions: Partitions to return. None: all partitions in which the group has an offset.
 
-    A group that does not exist, or has another type, has no offsets. Raises UnsupportedError before Kafka 4.1,
-    BrokerError, AuthorizationError.
+    A group that does not exist, or has another type, has no offsets. Raise UnsupportedError before Kafka 4.1. Raise
+    BrokerError, or AuthorizationError without the permission.
     """
     topics = None
     if partitions is not None:

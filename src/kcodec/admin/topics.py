@@ -19,9 +19,9 @@ from kcodec.integers import as_integer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-# "The broker's default" in CreateTopicsRequest (KIP-464, from version 4 on).
+# Value for the broker's default in CreateTopicsRequest (KIP-464, from version 4 on).
 BROKER_DEFAULT = -1
-# How long create_topics waits until a broker shows the new topics with leaders.
+# Maximum time that create_topics waits until a broker reports the new topics with leaders.
 LEADER_WAIT_SECONDS = 10.0
 
 
@@ -32,14 +32,19 @@ def create_topics(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, CreatedTopic]]:
-    """Create topics, and return when they accept records. A name alone creates a topic with the broker's defaults.
+    """Create topics (KIP-4), and return when they accept records. A name alone creates a topic with the broker's
+    defaults.
 
-    validate_only: check the request without creating anything.
-    timeout: seconds; None for default_api_timeout_ms.
+    topics: Topics to create.
+    validate_only: Whether to check the request without creating a topic.
+    timeout: Maximum time in seconds. None: default_api_timeout_ms.
 
-    Raises BrokerError: TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
-    INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError for several topics.
-    Source: CreateTopicsRequest (KIP-4).
+    After the topics are created, the call waits up to 10 seconds until all partitions have a leader. It then returns
+    without an error, even if some have none.
+
+    Raise BrokerError, for example TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
+    INVALID_TOPIC_EXCEPTION or POLICY_VIOLATION, or AuthorizationError without the permission. For several topics, an
+    AdminError contains the errors.
     """
     if isinstance(topics, Mapping):
         raise TypeError(
@@ -106,7 +111,7 @@ def _topic_id(topic: Any) -> UUID | None:
 
 
 def _shown(context: CallContext, names: list[str], deadline: Deadline) -> Flow[None]:
-    """Wait until a broker shows a leader for every partition: before that a producer gets retriable errors."""
+    """Wait until a broker reports a leader for each partition. Before that, a producer gets retriable errors."""
     until = min(deadline.at, context.clock() + LEADER_WAIT_SECONDS)
     attempt = 0
     while context.clock() < until:
@@ -117,7 +122,7 @@ def _shown(context: CallContext, names: list[str], deadline: Deadline) -> Flow[N
         try:
             reply = yield from call(ANY_NODE, request, timeout=context.call_timeout(deadline), lowest=4)
         except KcodecError:
-            return  # the topics are made; a producer waits for their leaders itself
+            return  # the topics are created, and a producer waits for their leaders itself
         if all(topic.error_code == ErrorCode.NONE and _has_leaders(topic) for topic in reply.message.topics):
             return
         yield from context.pause(attempt, deadline)
@@ -133,14 +138,15 @@ def delete_topics(
 ) -> Flow[dict[str, None]]:
     """Delete topics by name, with all their records.
 
-    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED, AuthorizationError ...
+    Raise BrokerError, for example UNKNOWN_TOPIC_OR_PARTITION or TOPIC_DELETION_DISABLED, or AuthorizationError without
+    the permission. For several topics, an AdminError contains the errors.
     """
     handler: ApiHandler[str, None] = ApiHandler(
         "delete topic",
         Controller(context.cluster),
         lambda names, until: messages.DeleteTopicsRequest(topic_names=names, timeout_ms=until.left_ms),
         lambda response, names: entries(response.responses, "name"),
-        highest=5,  # version 6 has ids in place of names
+        highest=5,  # version 6 has topic ids instead of names
     )
     return results(context, names_of(topics, "topics"), handler, timeout)
 
@@ -154,11 +160,12 @@ def create_partitions(
 ) -> Flow[dict[str, None]]:
     """Add partitions to topics. A producer can then choose another partition for a key than before.
 
-    counts: topic -> the new total number of partitions; or a tuple of this number and the ids of the brokers of each
-        new partition, the preferred leader first. Without them the brokers choose.
-    validate_only: check the request without changing anything.
+    counts: For each topic, the new total number of partitions, or a tuple of this number and the broker ids of each new
+        partition, with the preferred leader first. Without broker ids, the controller chooses the brokers.
+    validate_only: Whether to check the request without a change.
 
-    Raises BrokerError: INVALID_PARTITIONS if the number is not larger than the current one, AuthorizationError ...
+    Raise BrokerError, for example INVALID_PARTITIONS if the number is not larger than the current one, or
+    AuthorizationError without the permission. For several topics, an AdminError contains the errors.
     """
     handler: ApiHandler[str, None] = ApiHandler(
         "create partitions of topic",
@@ -187,7 +194,7 @@ def list_topics(
 ) -> Flow[dict[str, TopicListing]]:
     """Return all topics that the client has the permission to describe, by name.
 
-    include_internal: return the brokers' internal topics as well, such as `__consumer_offsets`.
+    include_internal: Whether to return the brokers' internal topics, too, such as `__consumer_offsets`.
     """
     handler: ApiHandler[str, list[TopicListing]] = ApiHandler(
         "list topics of",
@@ -217,11 +224,14 @@ def describe_topics(
 ) -> Flow[dict[str, TopicDescription]]:
     """Return partitions, leaders and replicas of topics. This does not create missing topics.
 
-    topics: None returns all topics that the client has the permission to describe, also internal ones.
-    include_authorized_operations: request also what the client may do with them (KIP-430).
+    topics: Names of the topics. None: all topics that the client has the permission to describe, including internal
+        topics.
+    include_authorized_operations: Whether to return the operations that the client may do on the topics, too (KIP-430).
 
-    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as not all brokers know a new topic at once),
-    INVALID_TOPIC_EXCEPTION, AuthorizationError.
+    Raise BrokerError (UNKNOWN_TOPIC_OR_PARTITION) if a topic does not exist. The call first retries for two seconds,
+    because some brokers learn of a new topic a little later. Raise BrokerError (INVALID_TOPIC_EXCEPTION) if a name is
+    invalid, and AuthorizationError without DESCRIBE on the topic. For several topics, an AdminError contains the
+    errors.
     """
     lowest = 8 if include_authorized_operations else 4
     if topics is None:
@@ -243,7 +253,7 @@ def describe_topics(
 def _describe_all(
     context: CallContext, lowest: int, include_authorized_operations: bool, timeout: float | None
 ) -> Flow[dict[str, TopicDescription]]:
-    """Describe all topics with one request, so that topics that are deleted meanwhile are not requested by name."""
+    """Describe all topics with one request. Otherwise, a topic that is deleted meanwhile would cause an error."""
     handler: ApiHandler[str, list[TopicDescription]] = ApiHandler(
         "describe the topics of",
         AnyBroker(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: producers and transactions as brokers and coordinators know them (KIP-664)."""
+"""Flows of Admin: the states of producers and transactions at brokers and coordinators (KIP-664)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 
-# The public values. The flows are public as methods of Admin.
+# The public classes and constants. The flows are public as methods of Admin.
 __all__ = [
     "TRANSACTION_STATES",
     "ProducerIdAndEpoch",
@@ -28,7 +28,7 @@ __all__ = [
     "TransactionListing",
 ]
 
-# InitProducerId requires a timeout, for transactions that this producer will never begin.
+# InitProducerId requires a transaction timeout, although no transaction is begun here.
 FENCING_TRANSACTION_TIMEOUT_MS = 10_000
 
 
@@ -39,12 +39,13 @@ def describe_producers(
     broker_id: int | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, tuple[ProducerState, ...]]]:
-    """Return the producers whose state the brokers keep for these partitions.
+    """Return the states of producers that the brokers store for these partitions.
 
-    broker_id: request it from this broker, which must have a replica; None for the leader of each partition.
+    broker_id: Id of the broker to which the request is sent. It must have a replica of each partition. None: the leader
+        of each partition.
 
-    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError: READ on the topic); AdminError for several;
-    UnsupportedError below Kafka 2.8.
+    Raise BrokerError (UNKNOWN_TOPIC_OR_PARTITION) if a partition does not exist. Raise AuthorizationError without READ
+    on the topic. Raise UnsupportedError before Kafka 2.8. For several partitions, an AdminError contains the errors.
     """
     return (yield from producers_of(context, partitions, broker_id, timeout)).value()
 
@@ -54,8 +55,10 @@ def describe_transactions(
 ) -> Flow[dict[str, TransactionDescription]]:
     """Return state, producer and partitions of the transactions with these `transactional_ids`.
 
-    Raises BrokerError: TRANSACTIONAL_ID_NOT_FOUND, AuthorizationError (DESCRIBE on the id); AdminError for several;
-    UnsupportedError below Kafka 3.0. The broker leaves out partitions of topics that the client may not describe.
+    Partitions of topics that the client may not describe are missing from the result.
+
+    Raise BrokerError (TRANSACTIONAL_ID_NOT_FOUND) if an id does not exist. Raise AuthorizationError without DESCRIBE on
+    the id. Raise UnsupportedError before Kafka 3.0. For several ids, an AdminError contains the errors.
     """
     return (yield from transactions_of(context, transactional_ids, timeout)).value()
 
@@ -71,13 +74,14 @@ def list_transactions(
 ) -> Flow[dict[str, TransactionListing]]:
     """Return the transactional ids of the cluster that meet all given conditions.
 
-    states: only transactions in these states, of TRANSACTION_STATES; empty for all.
-    producer_ids: only transactions of these producers; empty for all.
-    min_duration_ms: open for at least this time (KIP-994, Kafka 3.8).
-    transactional_id_pattern: a regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1).
+    states: States of the transaction, from TRANSACTION_STATES. Empty: all states.
+    producer_ids: Ids of producers. Empty: all producers.
+    min_duration_ms: Minimum time for which the transaction is open (KIP-994, Kafka 3.8). None: no minimum.
+    transactional_id_pattern: Regular expression that must match the whole id, with the syntax of RE2J (KIP-1152, Kafka
+        4.1). None: all ids.
 
-    Raises ValueError for an unknown state, AdminError if not all brokers responded; its `results` contain the lists of
-    the others by broker id.
+    Raise ValueError if a state is unknown. Raise AdminError if a broker did not respond. Its `results` contain the
+    lists of the other brokers by broker id. If the cluster has only one broker, raise the error itself.
     """
     outcome = yield from coordinators_lists(
         context, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
@@ -96,12 +100,15 @@ def abort_transaction(
 ) -> Flow[None]:
     """Write an abort marker to one partition, without the coordinator. Use it only for a transaction that hangs.
 
-    producer_id, producer_epoch, coordinator_epoch: as `describe_producers` returns them; a coordinator_epoch of -1
-        there is 0 here, as in Kafka's own tool.
+    partition: Partition in which the transaction hangs.
+    producer_id, producer_epoch, coordinator_epoch: Values that `describe_producers` or `find_hanging_transactions`
+        returns. A coordinator_epoch of -1 is sent as 0, as in Kafka's own tool.
 
-    If the coordinator still knows the transaction, this aborts only a part of it: use `fence_producers` instead. Raises
-    BrokerError: INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError
-    (CLUSTER_ACTION, or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
+    If the coordinator still knows the transaction, this call aborts only a part of it. Use `fence_producers` instead.
+
+    Raise BrokerError (INVALID_PRODUCER_EPOCH) if the producer has a newer epoch, and BrokerError
+    (TRANSACTION_COORDINATOR_FENCED) if there is a newer coordinator epoch. Raise AuthorizationError without
+    CLUSTER_ACTION or ALTER on the cluster. (Kafka: AbortTransactionHandler, WriteTxnMarkersRequest)
     """
     marker = messages.WritableTxnMarker(
         producer_id=producer_id,
@@ -122,10 +129,13 @@ def abort_transaction(
 def fence_producers(
     context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, ProducerIdAndEpoch]]:
-    """Abort the open transactions of these `transactional_ids`, and fence the producers that use them now.
+    """Abort the open transactions of these `transactional_ids`, and fence the producers that currently use them
+    (KIP-664).
 
-    Return the current producer id and epoch of each. An id that no producer has used yet is created by this.
-    Raises BrokerError: AuthorizationError (WRITE on the id); AdminError for several ids. (KIP-664)
+    Return the current producer id and epoch of each id. An id that no producer has used yet is created.
+
+    Raise AuthorizationError without WRITE on the id, or another BrokerError. For several ids, an AdminError contains
+    the errors.
     """
     handler: ApiHandler[str, ProducerIdAndEpoch] = ApiHandler(
         "fence producers of",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments and results of Admin: frozen values with Kafka's names. Times are milliseconds since 1970."""
+"""Arguments and results of Admin. They are frozen and have Kafka's names. Times are in milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ class NewTopic:
     """A topic to create.
 
     name: Name of the topic.
-    num_partitions, replication_factor: None selects the broker's default.
-    configs: Settings of the topic: name -> value. Settings that are not named keep the broker's defaults.
-    assignments: partition -> broker ids, the preferred leader first; the two numbers must then be None.
+    num_partitions, replication_factor: Number of partitions, and number of replicas of each. None: the broker's
+        default.
+    configs: Settings of the topic, by name. All other settings have the broker's defaults.
+    assignments: For each partition, the broker ids of its replicas with the preferred leader first. num_partitions and
+        replication_factor must then be None.
     """
 
     name: str
@@ -57,8 +59,9 @@ class CreatedTopic:
 
     name: Name of the topic.
     topic_id: Id of the topic; None if the broker does not report it.
-    num_partitions, replication_factor: The numbers that the topic was created with; None if not reported.
-    configs: Settings of the topic: name -> value; empty if the broker does not report them.
+    num_partitions, replication_factor: Number of partitions, and number of replicas of each; None if the broker does
+        not report them.
+    configs: Settings of the topic, by name; empty if the broker does not report them.
     """
 
     name: str
@@ -70,11 +73,11 @@ class CreatedTopic:
 
 @dataclass(frozen=True)
 class TopicListing:
-    """A topic of a list.
+    """A topic in the result of `list_topics`.
 
     name: Name of the topic.
     topic_id: Id of the topic; None from brokers before 3.1.
-    is_internal: Whether the brokers use the topic themselves, as they do `__consumer_offsets`.
+    is_internal: Whether the topic is an internal topic of the brokers, such as `__consumer_offsets`.
     num_partitions: Number of partitions.
     """
 
@@ -115,7 +118,7 @@ class TopicDescription:
 
     name: Name of the topic.
     topic_id: Id of the topic; None from brokers before 3.1.
-    is_internal: Whether the brokers use the topic themselves, as they do `__consumer_offsets`.
+    is_internal: Whether the topic is an internal topic of the brokers, such as `__consumer_offsets`.
     partitions: The partitions in the order of their numbers.
     authorized_operations: The operations that the client may do; None unless they were requested.
     """
@@ -210,12 +213,12 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether it has its default value."""
+        """Whether the setting has its default value."""
         return self.source == "DEFAULT_CONFIG"
 
 
 class AlterOperation(IntEnum):
-    """The change of a setting (KIP-339); APPEND and SUBTRACT are for settings that are lists."""
+    """The change of a setting (KIP-339). APPEND and SUBTRACT are for settings that are lists."""
 
     SET = 0
     DELETE = 1
@@ -230,7 +233,7 @@ class BrokerNode:
     id: Id of the broker.
     host, port: Address that the broker advertises on the listener of this client.
     rack: Rack of the broker; None if it has none.
-    is_fenced: Whether the controller knows the broker, but it does not serve (only with include_fenced_brokers).
+    is_fenced: Whether the broker is registered, but does not serve requests (only with include_fenced_brokers).
     """
 
     id: int
@@ -276,8 +279,8 @@ class ElectedLeader:
     """The result of an election in a partition.
 
     partition: The partition.
-    was_needed: Whether a leader was elected; False if the preferred replica was the leader already, or if an "unclean"
-        election found a leader.
+    was_needed: Whether a leader was elected. False if the preferred replica was already the leader, or if the partition
+        already had a leader in an "unclean" election.
     """
 
     partition: TopicPartition

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka clients, run by an I/O thread. `kcodec.client.aio` has the same names for asyncio."""
+"""Kafka clients of the sync API. Each client has an I/O thread. `kcodec.client.aio` has the same names for asyncio."""
 
 from __future__ import annotations
 
 from kcodec._lazy import lazy_exports
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
+if TYPE_CHECKING:  # for type checkers and editors, which cannot resolve the names in the texts below
     from kcodec.admin.brokers import (
         LogDirDescription,
         LogDirReplica,

@@ -47,17 +47,20 @@ def _method(
 
 
 class Admin(ClientBase):
-    """Topics, configurations, groups, offsets, transactions and permissions of a cluster, from any thread.
+    """A client that manages the topics, configurations, groups, offsets, transactions and permissions of a cluster.
+    It is thread-safe.
 
     with Admin(bootstrap_servers="localhost:9092") as admin:
         admin.create_topics([NewTopic("orders", num_partitions=6)])
         admin.find_hanging_transactions().transactions
 
-    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`). Each method has
-    a `timeout` in seconds for the whole call; the default is default_api_timeout_ms. Until then, requests with
-    retriable errors are repeated, also after a leader, coordinator or controller has moved. A method on several items
-    returns the result of each by item. If an item fails, the method raises the item's own error if it was the only one,
-    otherwise AdminError, an ExceptionGroup with `.errors` and `.results` by item. `except* BrokerError` catches both.
+    The options are those of every client (`kcodec.client.ClientOptions`). `kcodec.security` describes those of TLS and
+    SASL. Each method has a `timeout` in seconds for the whole call. The default is default_api_timeout_ms. Until then,
+    requests with retriable errors are repeated, also if a leader, coordinator or controller has moved.
+
+    A method for several items returns a result for each item. If an item fails and it was the only one, the method
+    raises its error. Otherwise the method raises AdminError, an ExceptionGroup whose attributes `errors` and `results`
+    contain the errors and the results by item. `except* BrokerError` catches both.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
@@ -80,15 +83,17 @@ class Admin(ClientBase):
     def from_properties(
         cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ClientOptions]
     ) -> Self:
-        """Create a client from properties with the names of Java's clients or of librdkafka: a mapping, or the path
-        of a file in the format of java.util.Properties. Values of text are converted.
+        """Create a client from properties with the names of Java's clients or of librdkafka.
 
-        options: those of kcodec; they override the properties.
+        properties: A mapping, or the path of a file in the format of java.util.Properties. Text values are converted to
+                    the types of the options.
+        options: Options of kcodec. They override the properties.
 
-        A file may also have options that only another client has. They are logged as a WARNING, and have no effect.
+        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
 
-        Raise TypeError for names that the client does not have, all of them together, with the name that is meant
-        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        Raise TypeError if Admin does not have some of the names. The error lists all of them, each with a suggestion
+        where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read. Errors never
+        show the values of secrets.
         """
         from kcodec.client.properties import options_from_properties
 
@@ -96,14 +101,14 @@ class Admin(ClientBase):
         return cls(**taken)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the connections. Calls that other threads or tasks are making then fail.
+        """Close the connections. Calls of other threads that are still in progress fail. Further calls have no effect.
 
-        A second call has no effect.
+        timeout: Maximum time to wait for the end of the I/O thread, in seconds.
         """
         self._io_loop.close(timeout)
 
     def __enter__(self) -> Self:
-        return self  # it connects with the first call
+        return self  # the first call connects to the brokers
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that are kept for later calls, if calls are frequent and short, such as `read_ranges` in the tasks of Spark.
+"""A pool of clients that are kept for later calls. It is for calls that are frequent and short, such as `read_ranges`
+in the tasks of Spark.
 
-A call takes the client of its options from the pool and returns it; concurrent calls share it. A client is dropped if
-one of its connections failed, and the least recently used one when there are more than MOST_IDLE.
-The pool holds the given options, secrets included, and never shows them.
+A call takes the client for its options from the pool and gives it back. Concurrent calls share a client. A client is
+removed if one of its connections has failed. If more than MOST_IDLE clients are idle, the least recently used one is
+removed. The pool holds the given options, including secrets, and never shows them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ MOST_IDLE = 8
 
 
 class PooledClient(Generic[L]):
-    """A client of the pool. owner: its event loop; guard: closes it with that event loop."""
+    """A client of the pool.
+
+    owner: Event loop of the client. None for the sync API.
+    guard: Asynchronous generator that closes the client when its event loop ends.
+    users: Number of calls that currently use the client.
+    is_kept: Whether the pool still has the client.
+    """
 
     def __init__(self, options: Mapping[str, Any], io_loop: L, owner: Any) -> None:
         self.options = options
@@ -34,12 +41,16 @@ class PooledClient(Generic[L]):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be used: not in a forked child, nor after its event loop was closed."""
+        """Whether the client can be used. It cannot be used if it is closed, in a forked child, or after its event loop
+        was closed."""
         return not self.io_loop.is_closed and not (self.owner is not None and self.owner.is_closed())
 
 
 class ClientPool(Generic[L]):
-    """The pool; see the module. make: creates an I/O loop for a client."""
+    """The pool that the module describes.
+
+    make: Function that creates an I/O loop for a client.
+    """
 
     def __init__(self, make: Callable[[Client], L]) -> None:
         self._make = make
@@ -48,19 +59,22 @@ class ClientPool(Generic[L]):
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Forget all clients, also in a forked child, where another thread may have held the lock."""
+        """Forget all clients, and replace the lock. In a forked child, a thread that does not exist there may hold the
+        old lock."""
         self._lock = threading.Lock()
         self._clients: list[PooledClient[L]] = []  # the most recently used one comes last
 
     def config(self, options: Mapping[str, Any]) -> ClientConfig | None:
-        """Return the checked options of a client that is kept; certificates and other files are not read again."""
+        """Return the checked options of a client with these options, so that certificates and other files are not read
+        again. Return None if the pool has no such client."""
         with self._lock:
             return next((each.io_loop.client.options for each in self._clients if each.options == options), None)
 
     def take(
         self, options: Mapping[str, Any], config: ClientConfig, owner: Any = None
     ) -> tuple[PooledClient[L], list[PooledClient[L]]]:
-        """Return the client for these options, and idle clients that the caller must close."""
+        """Return the client for these options, and idle clients that the caller must close. Create the client if the
+        pool has none."""
         with self._lock:
             self._clients = [each for each in self._clients if each.is_usable]
             found = next((one for one in self._clients if one.owner is owner and one.options == options), None)
@@ -78,7 +92,10 @@ class ClientPool(Generic[L]):
             return found, surplus
 
     def give_back(self, pooled: PooledClient[L], is_failed: bool) -> bool:
-        """End a use; return whether the caller must close the client. is_failed: no other call may use it."""
+        """End the use of a client by one call. Return whether the caller must close the client.
+
+        is_failed: Whether the client has failed, so that no further call may use it.
+        """
         with self._lock:
             pooled.users -= 1
             if is_failed and pooled.is_kept:
@@ -88,7 +105,7 @@ class ClientPool(Generic[L]):
 
 
 def key_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options in a comparable form, with copies of lists that the caller may change later."""
+    """Return options in a form that can be compared. Lists that the caller may change later are copied."""
     servers = options.get("bootstrap_servers")
     if isinstance(servers, Iterable) and not isinstance(servers, str | bytes):
         return {**options, "bootstrap_servers": tuple(servers)}

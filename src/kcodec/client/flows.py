@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns flows into methods of public classes, and runs background flows, for threads and asyncio alike.
+"""Functions that turn flows into methods of public classes, and run background flows. Both the sync API and the asyncio
+API use them.
 
-The public classes are imported without the network and without their cores, which the first client imports: a program
-that only produces does not import what Consumer and Admin need.
+The import of a public class does not import the network code and the core of the class. The first client imports them,
+so that a program that only produces does not import what Consumer and Admin need.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 else:
 
     def Client(options):  # noqa: N802  the name of the class, which it creates
-        """Create a client; the first one imports the network."""
+        """Return a client. The first call imports the network code."""
         from kcodec.network import client
 
         return client.Client(options)
@@ -34,11 +35,11 @@ class Core(Protocol):
     """The background part of a client."""
 
     def crash(self, error: BaseException) -> None:
-        """Make every waiting and every later call fail."""
+        """Make all waiting calls and all later calls raise an error."""
 
 
 class LateFlows:
-    """Flows by name, of a module or of a class in it, which is imported when one of them is first used."""
+    """Flows of a module, or of a class in a module, by name. The module is imported when a flow is first used."""
 
     def __init__(self, module: str, name: str = "") -> None:
         self._module = module
@@ -55,9 +56,10 @@ class LateFlows:
 
 
 class FlowMethod:
-    """A method of a public class that runs a flow. It becomes a function of the class when it is first used.
+    """A method of a public class that runs a flow. When it is first used, a function of the class replaces it.
 
-    find: imports and returns the flow. method: makes the function from it.
+    find:   Function that imports and returns the flow.
+    method: Function that returns the method for the flow.
     """
 
     def __init__(self, find: Callable[[], Any], method: Callable[[Any], Any]) -> None:
@@ -70,7 +72,7 @@ class FlowMethod:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         function = self._function()
-        if self._owner.__dict__.get(self._name) is self:  # and not something that a test has put in its place
+        if self._owner.__dict__.get(self._name) is self:  # a test may have replaced it
             setattr(self._owner, self._name, function)
         return function.__get__(instance, owner)
 
@@ -80,7 +82,8 @@ class FlowMethod:
         document(function, flow)
         return function
 
-    # unittest.mock and inspect take it out of the class without __get__: to them it looks like the function.
+    # unittest.mock and inspect read the attribute of the class without __get__. For them, this object looks like the
+    # function.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -95,7 +98,7 @@ class FlowMethod:
 
 
 def document(method: Any, flow: Callable[..., Any]) -> None:
-    """Give a method the name, docstring and signature of its flow, for help()."""
+    """Set the name, docstring and signature of a method to those of its flow, for help()."""
     import inspect
 
     method.__name__ = method.__qualname__ = flow.__name__
@@ -109,7 +112,11 @@ def document(method: Any, flow: Callable[..., Any]) -> None:
 
 
 def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) -> None:
-    """On the I/O thread or in the event loop: run the flows, by name. If one fails, the core crashes."""
+    """Run flows in the background. If one of them fails, the core crashes. Call this on the I/O thread or in the event
+    loop.
+
+    flows: The flows by name.
+    """
     from kcodec.flow import CancelledFlow
 
     def ended(task: Task[None]) -> None:
@@ -119,6 +126,6 @@ def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) 
             log.critical("a background flow of this client failed: %r", task.error, exc_info=task.error)
         core.crash(task.error)
 
-    # The tasks hold no reference to the public object, so that one that is dropped without close is noticed.
+    # The tasks do not refer to the public object, so that its `__del__` runs if the program drops it without `close`.
     for name, flow in flows.items():
         client.scheduler.spawn(flow, name).when_done(ended)

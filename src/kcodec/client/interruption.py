@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a client's block that an exception leaves, for threads and asyncio: how long it waits, what it logs."""
+"""What the end of a client's `with` block does after an exception: the duration of its waits, and what it logs. Both
+the sync API and the asyncio API use this."""
 
 from __future__ import annotations
 
@@ -17,31 +18,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.producer")
-#: A program that is being ended (Ctrl-C) waits this long for the close of a client: for records that are not
-#: acknowledged, for the abort of a transaction, for leaving the group.
+#: Maximum time that a program that is ending (Ctrl-C) waits for the close of a client: for records that are not
+#: acknowledged, for the abort of a transaction, and for leaving the group.
 INTERRUPTED_CLOSE_SECONDS = 3.0
-#: A transaction block that such an exception leaves gets this long for its abort, before the close of the client.
+#: Maximum time for the abort of a transaction if such an exception leaves its block. The close of the client follows.
 INTERRUPTED_ABORT_SECONDS = 1.5
-#: The same limit for the close of a transactional client after an error of the connection to the brokers, while no
-#: broker responds: the calls before have waited for the brokers.
+#: Maximum time for the close of a transactional client after a connection error, while no broker responds. Earlier
+#: calls have already waited for the brokers.
 UNREACHABLE_CLOSE_SECONDS = 3.0
-#: A close that takes longer than this after an exception logs what it waits for.
+#: Time after which a close after an exception logs what it waits for.
 ANNOUNCED_SECONDS = 0.5
-#: The close of a consumer or a session that no exception causes logs it after this time.
+#: Time after which the close of a consumer or a session without an exception logs what it waits for.
 CLOSE_ANNOUNCED_SECONDS = 3.0
-#: Characters of an exception that such a line shows.
+#: Maximum number of characters of an exception in such a log line.
 MAX_ERROR_CHARACTERS = 300
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether the program, or the task, is being ended: KeyboardInterrupt, SystemExit, CancelledError. Closing a
-    generator (GeneratorExit) does not count."""
+    """Return whether the exception ends the program or the task: KeyboardInterrupt, SystemExit, CancelledError.
+    GeneratorExit, which closes a generator, does not count."""
     return not isinstance(error, Exception | GeneratorExit)
 
 
 def limited_seconds(error: BaseException | None, limit: float = INTERRUPTED_CLOSE_SECONDS) -> float | None:
-    """Return the limit if the program is being ended, otherwise None. The limit after a second Ctrl-C is 0: Python
-    raises it while the first one leaves the block, so that the first one is its context."""
+    """Return the limit in seconds if the program is ending, otherwise None. After a second Ctrl-C, the limit is 0.
+    Python raises the second KeyboardInterrupt while the first one leaves the block, so the first one is its context."""
     if error is None or not is_interruption(error):
         return None
     is_second = isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, KeyboardInterrupt)
@@ -49,7 +50,7 @@ def limited_seconds(error: BaseException | None, limit: float = INTERRUPTED_CLOS
 
 
 def closing_seconds(error: BaseException | None, cluster: Cluster, default: float) -> float:
-    """Return the timeout of the close of a session after `error`."""
+    """Return the timeout in seconds for the close of a session or a transactional producer after `error`."""
     limit = limited_seconds(error)
     if limit is not None:
         return limit
@@ -58,8 +59,8 @@ def closing_seconds(error: BaseException | None, cluster: Cluster, default: floa
 
 
 def waiting_line(error: BaseException | None, seconds: float, what: str) -> str:
-    """Return the log line of a close that waits up to `seconds` for `what` after `error`. It has the text of kcodec's
-    own errors only, as another one may contain the content of a record."""
+    """Return the log line of a close that waits up to `seconds` for `what` after `error`. The line contains the text of
+    the error only if it is an error of kcodec, because other texts may contain the content of a record."""
     if error is None:
         return f"close: waiting up to {seconds_text(seconds)} for {what}"
     name = type(error).__name__
@@ -88,9 +89,10 @@ def announced(
     """Run the flow of a close that takes up to `seconds` after `error`. If it takes longer than ANNOUNCED_SECONDS, log
     what it waits for.
 
-    what:      returns that text, None for nothing. logger: the name of the logger.
-    outcome:   returns the text to log at the end of a wait that was logged.
-    is_always: log a wait without an exception, too, after CLOSE_ANNOUNCED_SECONDS.
+    what:      Function that returns a text that describes what the close waits for, or None if it waits for nothing.
+    logger:    Name of the logger.
+    outcome:   Function that returns the text to log at the end of a wait that was logged.
+    is_always: Whether to log a wait without an exception, too. This is logged after CLOSE_ANNOUNCED_SECONDS.
     """
     if error is None and not is_always:
         return (yield from flow)
@@ -104,7 +106,7 @@ def announced(
 
 
 def _announce(error: BaseException | None, seconds: float, what: Callable[[], str | None], logger: str) -> Flow[bool]:
-    """Log a wait that has lasted; return whether there was something to log."""
+    """Log a wait after it has lasted for some time. Return whether there was something to log."""
     yield from sleep(CLOSE_ANNOUNCED_SECONDS if error is None else ANNOUNCED_SECONDS)
     text = what()
     if text is not None:
@@ -113,13 +115,13 @@ def _announce(error: BaseException | None, seconds: float, what: Callable[[], st
 
 
 def abort_of(transactional_id: str | None) -> Callable[[], str]:
-    """Return a function that returns what the end of a transaction block waits for."""
+    """Return a function that returns a text that describes what the end of a transaction block waits for."""
     return lambda: f"the abort of the transaction of {transactional_id!r}"
 
 
 def note_failures(error: BaseException, failures: DeliveryErrors | None) -> None:
-    """Add the undelivered records to an exception as a note. If the program is being ended, log them instead, as such
-    an exception is rarely shown with its notes."""
+    """Add a note about the undelivered records to an exception. If the program is ending, log the text instead, because
+    such an exception is rarely shown with its notes."""
     if failures is None:
         return
     if isinstance(error, Exception):

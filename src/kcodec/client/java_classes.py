@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Java's classes in properties, and what kcodec has in their place: serializers, assignors, partitioners."""
+"""Names of Java classes in properties, and their counterparts in kcodec: serializers, assignors, partitioners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _unpacked(form: str) -> Callable[[bytes], Any]:
     return unpack
 
 
-#: Formats of org.apache.kafka.common.serialization, by the beginning of the names of its classes.
+#: Formats of the serializers in org.apache.kafka.common.serialization, by the beginning of the class name.
 _NUMBERS = {"Short": ">h", "Integer": ">i", "Long": ">q", "Float": ">f", "Double": ">d"}
 SERIALIZERS: dict[str, Any] = {
     "ByteArraySerializer": None,
@@ -45,7 +45,7 @@ ASSIGNORS = {
     "CooperativeStickyAssignor": "cooperative-sticky",
 }
 PARTITIONERS = {"DefaultPartitioner": "murmur2_random", "UniformStickyPartitioner": "random"}
-#: Option -> the classes that its value may name, and the beginning of their full names.
+#: For each option, the package of the classes that its value may name, and the counterpart of each class.
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "key_serializer": ("org.apache.kafka.common.serialization.", SERIALIZERS),
     "value_serializer": ("org.apache.kafka.common.serialization.", SERIALIZERS),
@@ -57,8 +57,8 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def of_classes(property_name: str, option: str, value: str) -> Any:
-    """Return the value of an option from the names of Java's classes, or from names that are none. Raise ValueError for
-    an unknown class."""
+    """Return the value of an option for a text that names Java classes, or kcodec's own assignors or partitioners.
+    Raise ValueError if a class is unknown."""
     package, classes = CLASSES[option]
     if option == "partition_assignment_strategy":
         return tuple(_of_class(property_name, name.strip(), package, classes) for name in value.split(","))

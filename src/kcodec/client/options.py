@@ -5,7 +5,7 @@
     common: kcodec.client.ClientOptions = {"bootstrap_servers": "localhost:9092", "request_timeout_ms": 10_000}
     producer = Producer(**common, compression_type="zstd")
 
-No key is required here, so that options can be collected in parts; a client without bootstrap_servers is a TypeError.
+No key is required here, so that options can be collected in parts. A client without bootstrap_servers raises TypeError.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SecurityOptions(TypedDict, total=False):
 
 
 class ClientOptions(SecurityOptions, total=False):
-    """Options of every client; Admin, and what begins or ends a transaction without a producer, have no others."""
+    """Options of every client. Admin, SharedTransactions, and the functions for shared transactions have only these."""
 
     bootstrap_servers: str | Iterable[str]
     """Addresses of one or more brokers, as "host:port,host:port" or as a list. The client gets the addresses of all

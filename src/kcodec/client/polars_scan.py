@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kcodec.scan_topic`: a topic as a polars LazyFrame that reads only what a query needs."""
+"""`kcodec.scan_topic`, which returns a topic as a polars LazyFrame that reads only what a query needs."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ def scan_topic(
     ascending_timestamps: bool = False,
     **options: Unpack[ReadTopicOptions],
 ) -> polars.LazyFrame:
-    """Return a LazyFrame of [start, end) of a topic. Each `collect` reads again, and only what the query needs.
+    """Return a polars LazyFrame of the range [start, end) of a topic. Each `collect` reads the range again, but only
+    what the query needs.
 
         kcodec.scan_topic("orders", bootstrap_servers="localhost:9092").filter(
             pl.col("partition").is_in([0, 3]), pl.col("timestamp") >= datetime(2026, 11, 1, tzinfo=UTC)
         ).select("key", "value").collect()
 
     Columns that the query does not use are not decoded. Conditions on partition, offset and timestamp limit what is
-    fetched (a lower bound on the timestamp by ListOffsets), as does `head`. polars applies all other conditions to the
-    result. Arguments and errors are those of `kcodec.read_topic`.
+    fetched, as does `head`. For a lower bound on the timestamp, the offset is looked up by ListOffsets. polars applies
+    all other conditions to the result. The other arguments are those of `kcodec.read_topic`.
 
-    ascending_timestamps: an upper bound on the timestamp ends the reading, too. That is correct if timestamps never
-                          decrease in a partition, as under message.timestamp.type=LogAppendTime. If producers set them,
-                          a record below the bound may follow one above it, so without this option all up to the end is
-                          read.
+    ascending_timestamps: Whether an upper bound on the timestamp ends the read, too. This is correct only if timestamps
+                          never decrease within a partition, as with message.timestamp.type=LogAppendTime. If producers
+                          set the timestamps, a record below the bound may follow one above it. Without this option, the
+                          whole range is therefore read.
 
-    Raises ImportError without polars, TypeError and ValueError for arguments; `collect` raises the errors of brokers.
+    Raise ImportError if polars is not installed. Raise TypeError or ValueError if an argument is invalid. `collect`
+    raises the errors of brokers, as `kcodec.read_topic` does.
     """
     try:
         from polars.io.plugins import register_io_source
@@ -60,7 +62,7 @@ def scan_topic(
 
 
 class _Scan:
-    """The source of frames for polars, which may request them several times."""
+    """A source of frames. polars may request the frames several times."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class _Scan:
         self._topic = topic
         self._ascending_timestamps = ascending_timestamps
         self._options = options
-        settings = TopicReading(*self._given, None, options).settings  # for its checks, too
+        settings = TopicReading(*self._given, None, options).settings  # this also checks the arguments
         self._columns = settings.columns
         empty = _fast.decode_fetch(
             b"",
@@ -93,8 +95,8 @@ class _Scan:
     def frames(
         self, with_columns: list[str] | None, predicate: Any, n_rows: int | None, batch_size: int | None
     ) -> Iterator[polars.DataFrame]:
-        """Return frames as polars.io.plugins.register_io_source requires: n_rows counts before the predicate is
-        applied."""
+        """Return frames as polars.io.plugins.register_io_source requires. `n_rows` limits the number of rows before the
+        predicate is applied."""
         import polars
 
         needed = set(self._columns if with_columns is None else with_columns)
@@ -122,10 +124,10 @@ class _Scan:
 
 
 class _ScanRecords(TopicRecords):
-    """The records of a scan, which polars reads on a thread of its own while the main thread waits for the result.
+    """The records of a scan. polars reads them on a separate thread while the main thread waits for the result.
 
-    Python raises KeyboardInterrupt on the main thread only, after that wait. polars notes Ctrl-C in its own signal
-    handler, and each of its operations on any thread then raises KeyboardInterrupt.
+    Python raises KeyboardInterrupt only on the main thread, after that wait. polars notes Ctrl-C in its own signal
+    handler. Each operation of polars, on any thread, then raises KeyboardInterrupt.
     """
 
     def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:

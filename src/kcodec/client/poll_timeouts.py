@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argument `timeout` of a poll: seconds, with a hint for a program that has passed milliseconds."""
+"""Check of the argument `timeout` of a poll, which is in seconds. A hint is logged if a program has probably passed
+milliseconds."""
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ from kcodec.arguments import check_seconds
 from kcodec.quantities import number_text
 
 log = logging.getLogger("kcodec.consumer")
-#: A longer poll is legal, but milliseconds were probably meant, as kafka-python and Java take them.
+#: A longer timeout is valid, but the program probably means milliseconds, as for kafka-python and Java.
 LONG_POLL_SECONDS = 600.0
 _hinted: set[str] = set()
 
 
 def check_poll(timeout: float | None, call: str = "poll") -> None:
-    """Raise TypeError for anything but a number of seconds or None, and ValueError for NaN. Log the first poll of the
-    process that is longer than LONG_POLL_SECONDS."""
+    """Raise TypeError if the timeout is neither a number of seconds nor None, and ValueError if it is NaN. Log a
+    warning for the first timeout of the process that is longer than LONG_POLL_SECONDS.
+
+    call: Name of the method. The warning is logged once for each method.
+    """
     check_seconds(timeout, call)
     if timeout is not None and timeout > LONG_POLL_SECONDS and call not in _hinted:
         _hinted.add(call)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options from properties: names and values as text, as in the configuration files of Kafka's tools and of librdkafka.
+"""Options from properties. These are names and values as text, as in the configuration files of Kafka's tools and of
+librdkafka.
 
-Names may be those of Java, librdkafka or kcodec, with dots or underscores; values are converted as the options are
-declared.
+Names may be those of Java, librdkafka or kcodec, with dots or underscores. Values are converted to the declared types
+of the options.
 """
 
 from __future__ import annotations
@@ -24,31 +25,32 @@ from kcodec.options import OptionSet, counterparts, declaration
 from kcodec.security.option_names import SecurityConfig
 
 _log = logging.getLogger(__name__)
-# Names of options that take other values than those of kcodec.
+# Names of options whose values differ from those of the option of kcodec.
 OTHER_VALUES = {"enable_ssl_certificate_verification"}
-# Names of options in units of 1024 bytes.
+# Names of options whose unit is 1024 bytes.
 IN_KILOBYTES = {"queue_buffering_max_kbytes", "queued_max_messages_kbytes"}
-# Options whose words librdkafka, or Java, also accepts in the other case.
+# Options whose values librdkafka or Java also accepts in the other case. kcodec has them in upper or in lower case.
 UPPER = {"security_protocol", "sasl_mechanism"}
 LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_recovery_strategy", "client_dns_lookup"}
-# What librdkafka calls the values of auto_offset_reset.
+# librdkafka's names for the values of auto_offset_reset.
 RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
-# Java's names for the formats of stores: kcodec reads PEM files only.
+# Java's options for the formats of stores. kcodec reads only PEM files.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
-# The options in a JAAS configuration line. A value is in quotes of either kind, or contains no whitespace and no quote.
+# An option in a JAAS configuration line. Its value is in single or double quotes, or has no whitespace and no quotes.
 JAAS = re.compile(
     r"""\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))(?=[\s;]|$)""",
 )
-# Java's module for Kerberos, and what its options are called here.
+# Java's login module for Kerberos, and the names of its options in kcodec.
 KERBEROS_MODULE = "Krb5LoginModule"
 KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
 WORDS = {"true": True, "false": False}
 
 
 def options_of_property(name: str, value: str) -> dict[str, Any]:
-    """Return the options that a property sets; an unknown name is returned with underscores, for the client to reject.
+    """Return the options that a property sets. An unknown name is returned with underscores, so that the client rejects
+    it.
 
-    Raise ValueError if the value is invalid. Its text does not show the value, which may be a secret.
+    Raise ValueError if the value is invalid. The error does not show the value, because it may be a secret.
     """
     ours = name.replace(".", "_").replace("-", "_")
     if ours == "sasl_jaas_config":
@@ -78,9 +80,9 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
 
 
 def _declaration(name: str) -> tuple[str, Field[Any] | None]:
-    """Return the name of an option in kcodec and its declaration, or the name given and None."""
+    """Return the name of an option in kcodec and its declaration, or the given name and None if it is unknown."""
     common = {**ClientConfig.fields(), **SecurityConfig.fields()}
-    if name in common:  # which saves a process that only asks for brokers or TLS the import of the others
+    if name in common:  # a process that only sets brokers or TLS does not import the other options
         return name, common[name]
     from kcodec.consumer.options import ConsumerConfig
     from kcodec.producer.options import ProducerConfig
@@ -115,9 +117,10 @@ def _number(name: str, value: str) -> float:
 
 
 def _options_of_jaas(value: str) -> dict[str, Any]:
-    """Return the options that Java's configuration line sets: for a password,
-    `... required username="u" password="p" tokenauth="true";`, or for Kerberos,
-    `...Krb5LoginModule required useKeyTab=true keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG";`."""
+    """Return the options that the property sasl.jaas.config of Java sets. For a password, its format is
+    `... required username="u" password="p" tokenauth="true";`. For Kerberos, it is
+    `...Krb5LoginModule required useKeyTab=true keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG";`.
+    Raise ValueError if a required option is missing."""
     found = {}
     for name, *quoted, plain in JAAS.findall(value):
         found[name] = plain or re.sub(r"\\(.)", r"\1", "".join(quoted))
@@ -133,8 +136,8 @@ def _options_of_jaas(value: str) -> dict[str, Any]:
 
 
 def _options_of_kerberos(found: Mapping[str, str]) -> dict[str, Any]:
-    """Translate the options of Krb5LoginModule. Raise ValueError for `ticketCache`, and for `useKeyTab` without
-    `keyTab`; options that are not about the client's credentials have no effect."""
+    """Translate the options of Krb5LoginModule. Options that do not concern the client's credentials have no effect.
+    Raise ValueError for `ticketCache`, and for `useKeyTab` without `keyTab`."""
     options: dict[str, Any] = {ours: found[name] for name, ours in KERBEROS_OPTIONS.items() if name in found}
     if found.get("useKeyTab", "false").lower() == "true":
         if "keyTab" not in found:
@@ -151,15 +154,16 @@ def _options_of_kerberos(found: Mapping[str, str]) -> dict[str, Any]:
 
 
 def options_from_properties(properties: Mapping[str, Any] | str | PathLike[str], client: str) -> dict[str, Any]:
-    """Return the options of a client from properties, or from a file of them.
+    """Return the options of a client from properties, or from a file with properties.
 
-    client: "producer", "consumer", "session" or "Admin". Values are text, as in files, or those of kcodec's options.
+    properties: A mapping, or the path of a file. Values are text, as in files, or values of kcodec's options.
+    client:     "producer", "consumer", "session" or "Admin".
 
-    A file may be shared by several clients: an option that only another client has is logged as a WARNING, and has no
-    effect. In a mapping it is an error.
+    Several clients may share a file. In a file, an option that only another client has is logged as a WARNING, and has
+    no effect. In a mapping, it is an error.
 
-    Raise TypeError for the names that the client does not have, all of them together, with the name that is meant or
-    what to use instead; ValueError for an invalid value; OSError for a file that cannot be read.
+    Raise TypeError if the client does not have some of the names. The error lists all of them, each with a suggestion
+    where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
     """
     given = properties if isinstance(properties, Mapping) else properties_of_file(properties)
     what = client if client == "Admin" else f"a {client}"
@@ -203,12 +207,13 @@ def _options_of(name: str, value: Any) -> dict[str, Any]:
 
 
 def meant_option(name: str, clients: Iterable[str]) -> str:
-    """Return the end of an error about an unknown property: which option of the clients is meant. Empty if none is."""
+    """Return the end of an error about an unknown property, which suggests an option of the clients. Return an empty
+    text if no option is similar."""
     return meant_by(name, sorted({known for client in clients for kind in _kinds(client) for known in kind.names()}))
 
 
 def accepts(client: str, ours: str) -> bool:
-    """Return whether a client, or "read_topic", accepts an option: by its name, or by a former one."""
+    """Return whether a client, or "read_topic", accepts an option with this name. Former names are accepted, too."""
     return any(
         ours in kind.names() | kind.removed.keys()
         or any(declaration(field).deprecated == ours for field in kind.fields().values())
@@ -238,12 +243,15 @@ def _kinds(client: str) -> list[type[OptionSet]]:
 
 
 def owner_of(ours: str) -> str | None:
-    """Return the client that has an option, None if neither a consumer nor a producer has it."""
+    """Return "consumer" or "producer", the client that has an option. Return None if neither of them has it."""
     return next((client for client in ("consumer", "producer") if accepts(client, ours)), None)
 
 
 def warn_unused(where: str, name: str, owner: str, what: str) -> None:
-    """Warn about a property of a shared file, as Java's clients and librdkafka do. where: the file, ending in ": "."""
+    """Log a warning about a property of a shared file that has no effect, as Java's clients and librdkafka do.
+
+    where: Path of the file, followed by ": ".
+    """
     _log.warning(
         "%s%s has no effect on %s, as it is an option of a %s; to avoid this warning, use a file without it",
         where,
@@ -254,13 +262,13 @@ def warn_unused(where: str, name: str, owner: str, what: str) -> None:
 
 
 def _remedy_of(owner: str | None, where: str) -> str:
-    """Return the end of an error about an option that only another client has, or no client."""
+    """Return the end of an error about an option that only another client has, or that no client has."""
     if owner is not None:
         return f": it is an option of a {owner}; remove it, or pass the other properties alone"
     return "; remove it from the file" if where else ""
 
 
 def properties_of_file(path: str | PathLike[str]) -> dict[str, str]:
-    """Return the properties of a file in the format of java.util.Properties, in UTF-8. Of properties with equal names,
-    the last one counts. Raise OSError if the file cannot be read."""
+    """Return the properties of a file in the format of java.util.Properties, with the encoding UTF-8. If several
+    properties have the same name, the last one is used. Raise OSError if the file cannot be read."""
     return {one.name: one.value for one in read_properties(Path(path).read_text(encoding="utf-8"))}

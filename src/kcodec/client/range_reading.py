@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of the sync and async `read_ranges`: options, and the flows of one read with a client of the pool."""
+"""The common part of the sync and async `read_ranges`: the options, and the flows of one read with a client of the
+pool."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from kcodec.reading.options import SPARK_COLUMNS, ReadTopicConfig, take_client_c
 
 
 class RangeReading(BoundedReading):
-    """The read of some ranges.
+    """A read of ranges of offsets.
 
-    client_options: The options of the client, as they were given.
-    config:         The same, checked.
+    client_options: Options of the client as the caller passed them.
+    config:         The checked options of the client.
 
-    Raises TypeError and ValueError for invalid ranges and options, before any request.
+    Raise TypeError or ValueError if a range or an option is invalid, before any request.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RangeReading(BoundedReading):
         options: Mapping[str, Any],
         pool: ClientPool[Any],
     ) -> None:
-        # One OffsetRange is accepted as well; a type checker sees that it is not iterable.
+        # A single OffsetRange is accepted, too. The cast is for type checkers, because it is not iterable.
         self.ranges = items_of(cast("Iterable[OffsetRange]", ranges), OffsetRange, "ranges")
         if on_missing not in ON_MISSING:
             raise ValueError(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
@@ -50,7 +51,7 @@ class RangeReading(BoundedReading):
         super().__init__(settings, RangeDecoder(settings, spark_layout=spark_layout), spark_layout)
 
     def open(self, client: Client) -> Flow[None]:
-        """Start to fetch."""
+        """Start the fetches."""
         settings = self.settings
         opening = open_ranges(client.cluster, self.ranges, settings, self._on_missing)
         topics = ", ".join(sorted({repr(each.topic) for each in self.ranges})[:MAX_NAMED_TOPICS])
@@ -63,21 +64,21 @@ class RangeReading(BoundedReading):
         )
 
     def stop(self) -> None:
-        """On the I/O loop: stop fetching."""
+        """Stop fetching. Call this on the I/O loop."""
         if self._read is not None:
             self._read.stop()
 
     @property
     def has_failed_connection(self) -> bool:
-        """Return whether the client may be the cause of the error."""
+        """Whether the client may have caused the error, because a connection has failed."""
         return isinstance(self.failure, TransportError)
 
     @property
     def progress(self) -> tuple[RangeProgress, ...]:
-        """Return each range with its progress."""
+        """The ranges with their progress."""
         self._note_undelivered()
         return tuple(partition.progress for partition in self.partitions)
 
     def describe(self) -> str:
-        """Return a text for repr."""
+        """Return a text for `repr`."""
         return self._describe(f"{len(self.ranges)} ranges")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of the sync and async `read_topic` and `read_ranges`: options, the flows of one read, its
+"""The common part of the sync and async `read_topic` and `read_ranges`: the options, the flows of one read, and its
 progress."""
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ class BoundedReading:
         self.deserializer = RecordDeserializer(
             settings.key_deserializer, settings.value_deserializer, settings.on_error == "skip"
         )
-        #: What ended the reading, if it was an error.
+        #: The error that ended the read, if any.
         self.failure: BaseException | None = None
         self.is_finished = False
-        #: Decoded batches that the caller has not got, all of one response.
+        #: Decoded batches of one response that the caller has not received yet.
         self.ready: deque[DecodedRecords] = deque()
-        #: The rows of the last batch that `rows` has not returned, and the error to raise after them.
+        #: The rows of the last batch that `rows` has not returned yet, and the error to raise after them.
         self.rows: Iterator[Record] = iter(())
         self.row_error: DeserializationError | None = None
         self._records: list[Record] = []
         self._read: BoundedRead | None = None
-        #: The partition of the last response, the offset that its records begin at, and whether it is being decoded.
+        #: The partition of the last response, the offset at which its records begin, and whether it is being decoded.
         self._partition: PartitionRead | None = None
         self._decoded_from = 0
         self._is_decoding = False
 
     @property
     def schema(self) -> ColumnsSchema:
-        """Return the Arrow schema of the batches."""
+        """The Arrow schema of the batches."""
         settings = self.settings
         return _fast.schema_of(settings.columns, settings.binary_type, self.spark_layout, settings.framing)
 
     def next_response(self) -> Flow[FetchedResponse | None]:
-        """Return the next response to decode; None at the end."""
+        """Return the next response to decode, or None at the end."""
         assert self._read is not None
         return (yield from self._read.next_response())
 
     def decode(self, response: FetchedResponse) -> DecodeError | None:
         """Add the chunks of a response to `ready`, and return the error to raise after them.
 
-        A call that is cancelled does not end the thread that decodes: the chunks are in `ready` nevertheless, and until
-        then the progress ends before them.
+        The cancellation of a call does not end the thread that decodes. The chunks are added to `ready` nevertheless,
+        and until then they do not count as progress.
         """
         if self._partition is not None:
             self._partition.undelivered = None
@@ -80,8 +80,8 @@ class BoundedReading:
         return error
 
     def take_rows(self, batch: DecodedRecords) -> None:
-        """Begin with the rows of a batch. An exception such as KeyboardInterrupt in a deserializer returns the batch to
-        those that are ready."""
+        """Deserialize the rows of a batch, for `rows`. If an exception such as KeyboardInterrupt interrupts a
+        deserializer, the batch is put back into `ready`."""
         try:
             records = list(batch.records())
             partition = TopicPartition(batch.topic or "", batch.partition or 0)
@@ -93,11 +93,11 @@ class BoundedReading:
 
     @property
     def has_rows(self) -> bool:
-        """Whether `rows` has begun with a batch and not returned all of its rows."""
+        """Whether `rows` has not returned all rows of the current batch yet."""
         return length_hint(self.rows) > 0
 
     def closed_early(self) -> Exception | None:
-        """Return the error to raise in place of the end, if the read was closed before its end."""
+        """Return the error to raise at the end if the read was closed before it was complete, or None."""
         if self.failure is None and self.is_finished:
             return None
         if isinstance(self.failure, Exception):
@@ -105,7 +105,7 @@ class BoundedReading:
         return TransportError(f"the read of {self.describe()} was closed before it was complete")
 
     def _note_undelivered(self) -> None:
-        """Before the progress is reported: see which records the caller has not got."""
+        """Note the first record that the caller has not received yet. Call this before the progress is reported."""
         if self._partition is not None:
             self._partition.undelivered = self._first_undelivered()
 
@@ -121,7 +121,8 @@ class BoundedReading:
         return int(self.ready[0].column("offset")[0]) if self.ready else None
 
     def finished(self) -> None:
-        """Note that everything was fetched and decoded: there are no records between the last one and the end."""
+        """Note that everything was fetched and decoded, so that there are no records between the last one and the end
+        of the range."""
         self.is_finished = True
         if not self.decoder.is_full:
             for partition in self.partitions:
@@ -129,21 +130,21 @@ class BoundedReading:
 
     @property
     def partitions(self) -> list[PartitionRead]:
-        """The partitions to read; empty before the read begins."""
+        """The partitions to read. The list is empty before the read begins."""
         return [] if self._read is None else self._read.partitions
 
     @property
     def bytes_fetched(self) -> int:
-        """The number of bytes of batches received."""
+        """The number of bytes of record batches received so far."""
         return 0 if self._read is None else self._read.bytes_fetched
 
     @property
     def counts(self) -> Counts:
-        """The counts of everything decoded so far."""
+        """The counts of what was decoded so far."""
         return self.decoder.counts
 
     def describe(self) -> str:
-        """Return a text for repr."""
+        """Return a text for `repr`."""
         raise NotImplementedError
 
     def _describe(self, of: str) -> str:
@@ -154,9 +155,9 @@ class BoundedReading:
 
 
 class TopicReading(BoundedReading):
-    """The read of a topic, with a separate client.
+    """A read of a topic, with a separate client.
 
-    Raise TypeError or ValueError for an invalid option or range, before any request.
+    Raise TypeError or ValueError if an option or a bound of the range is invalid, before any request.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class TopicReading(BoundedReading):
         self.client.cluster.allow_auto_topic_creation = False
 
     def open(self) -> Flow[None]:
-        """Determine the ranges to read, and start to fetch."""
+        """Determine the ranges to read, and start the fetches."""
         settings = self.settings
         return reported(
             self._open(),
@@ -196,7 +197,7 @@ class TopicReading(BoundedReading):
         topic = self.range.topic
         context = CallContext(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
         ranges = yield from self.range.resolve(context, self.settings.isolation_level)
-        # Topic ids and leaders, as the flows below ask for them by name.
+        # The flows below need the topic id and the leaders.
         yield from cluster.ensure_topic(topic, self.settings.default_api_timeout)
         found = [OffsetRange(topic, number, start, end) for number, (start, end) in ranges.items()]
         self._read = BoundedRead(cluster, found, self.settings)
@@ -205,10 +206,10 @@ class TopicReading(BoundedReading):
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
-        """Return the range and the progress of each partition."""
+        """The range and the progress of each partition."""
         self._note_undelivered()
         return {partition.topic_partition: partition.read_range for partition in self.partitions}
 
     def describe(self) -> str:
-        """Return a text for repr."""
+        """Return a text for `repr`."""
         return self._describe(f"{self.range.topic!r}, {len(self.partitions)} partitions")

@@ -75,7 +75,7 @@ def read_topic(
 
 
 class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
-    """A bounded read under way: iterate over it once, or give it to what takes ``__arrow_c_stream__``."""
+    """A bounded read in progress: iterate over it once, or give it to what takes ``__arrow_c_stream__``."""
 
     _unclosed = "was not closed, and not read to its end"
 
@@ -96,7 +96,7 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
         return records
 
     def _open_reading(self) -> None:
-        """Determine the ranges to read, and start to fetch."""
+        """Determine the ranges to read, and start the fetches."""
         raise NotImplementedError
 
     def _fail(self, error: BaseException) -> None:
@@ -128,9 +128,9 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
     def rows(self) -> Iterator[Record]:
         """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
 
-        Raise what iteration raises, and DeserializationError for a record whose deserializer fails, after all records
-        before it; with on_error="skip" the record is logged and left out. An error ends the read. After a `break`,
-        another call continues with the next record.
+        Raise the same errors as the iteration over batches. Raise DeserializationError if the deserializer of a record
+        fails, after all records before it. With on_error="skip" the record is logged and skipped instead. An error ends
+        the read. After a `break`, another call continues with the next record.
         """
         reading = self._reading
         while True:
@@ -147,7 +147,7 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
 
     @property
     def skipped_records(self) -> int:
-        """The number of records whose deserializer failed and that `rows` left out."""
+        """The number of records whose deserializer failed and that `rows` has skipped."""
         return self._reading.deserializer.skipped
 
     def _read_more(self) -> None:
@@ -173,21 +173,21 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
 
     @property
     def schema(self) -> ColumnsSchema:
-        """An object with ``__arrow_c_schema__``."""
+        """The Arrow schema of the batches, as an object with ``__arrow_c_schema__``."""
         return self._reading.schema
 
     @property
     def counts(self) -> Counts:
-        """The counts of everything decoded so far: batches, records, aborted, control, skipped_batches ..."""
+        """The counts of what was decoded so far: batches, records, aborted, control, skipped_batches ..."""
         return self._reading.counts
 
     @property
     def bytes_fetched(self) -> int:
-        """The number of bytes of batches received so far."""
+        """The number of bytes of record batches received so far."""
         return self._reading.bytes_fetched
 
     def close(self) -> None:
-        """End the read. Idempotent."""
+        """End the read. Further calls have no effect."""
         raise NotImplementedError
 
     def __exit__(
@@ -200,9 +200,10 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
 
 
 class TopicRecords(BoundedRecords[TopicReading]):
-    """A reading under way: iterate over it once, or give it to what takes ``__arrow_c_stream__``.
+    """A read of a topic in progress: iterate over it once, or give it to what takes ``__arrow_c_stream__``.
 
-    Its connections are closed at the end, by an error, by `close`, and by `with`.
+    Its connections are closed after the last batch, after an error, by `close`, and at the end of the `with`
+    block.
     """
 
     def __init__(self, reading: TopicReading) -> None:
@@ -214,10 +215,11 @@ class TopicRecords(BoundedRecords[TopicReading]):
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
-        """Start, end and next_offset of each partition: after what was delivered or skipped so far."""
+        """Start, end and next_offset of each partition. The next_offset is the one after the records that were
+        delivered or skipped so far."""
         return self._reading.offsets
 
     def close(self) -> None:
-        """End the read. Idempotent."""
+        """End the read and close the connections. Further calls have no effect."""
         if not self._io_loop.is_closed:
             self._io_loop.close()

@@ -43,35 +43,36 @@ if TYPE_CHECKING:
 else:
 
     def IoLoop(client):  # noqa: N802  the name of a class, of which it creates an object
-        """Create the I/O thread of a client; the first one imports the network."""
+        """Return the I/O loop of a client on its own thread. The first call imports the network code."""
         from kcodec.network.thread_loop import ThreadLoop
 
         return ThreadLoop(client)
 
 
 T = TypeVar("T")
-#: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
+#: A Delivery ends by its deadline. If the I/O thread does not end it, `result` raises an error this much later.
 GRACE_SECONDS = 1.0
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 
 def core_lock(io_loop: IoLoop) -> SendLock:
-    """Create the lock of a core: calls come from any thread. The I/O loop refuses to wait in a thread that holds it."""
+    """Return the lock of a core, whose calls come from any thread. The I/O loop refuses to wait in a thread that holds
+    the lock."""
     lock = SendLock()
     io_loop.core_locks.append(lock)
     return lock
 
 
 class ClientBase(NotPickled):
-    """An object with an I/O thread, which starts with the first flow or with `_start`."""
+    """An object with an I/O thread. The thread starts with the first flow or with `_start`."""
 
     _io_loop: IoLoop
     _is_started: ClassVar = True
-    #: What a ResourceWarning says.
+    #: Text of the ResourceWarning for an object that was not closed.
     _unclosed: ClassVar[str] = "was not closed"
 
     def _begin(self) -> None:
-        """On the I/O thread: run the background flows of a client."""
+        """Run the background flows of a client. This is called on the I/O thread."""
 
     def _start(self) -> None:
         self._io_loop.post(self._begin)
@@ -80,10 +81,10 @@ class ClientBase(NotPickled):
         return self._io_loop.run(flow, timeout, call)
 
     def _wait_for_work(self, core: ConsumerCore, work: Work, seconds: float) -> Callback | None:
-        """Wait as part of a poll, as `work.wait_for_work`; it may return earlier.
+        """Wait as part of a poll, as `work.wait_for_work` does, but possibly for a shorter time.
 
-        A poll that waits for nothing but records waits here. As a flow, the wait would begin and end on the I/O thread,
-        which costs more than all else that such a poll does.
+        A poll that waits only for records waits here. In a flow, the wait would begin and end on the I/O thread, which
+        costs more than everything else in such a poll.
         """
         if seconds <= 0:
             return self._run(work.wait_for_work(seconds))
@@ -116,7 +117,7 @@ class ClientBase(NotPickled):
             self._io_loop.post(callback.complete)
 
     def _log_lost(self) -> None:
-        """Log what is lost without `close`."""
+        """Log what is lost because the object was not closed."""
 
     def __enter__(self) -> Self:
         return self
@@ -135,8 +136,8 @@ class ClientBase(NotPickled):
 def _end_of_wait() -> tuple[Any, Callable[[object], None]]:
     """Return a lock that is held, and a callback that releases it.
 
-    Not an Event: a signal handler that raises while its `wait` begins leaves its inner lock held, and the I/O thread
-    would wait for that lock in `set`.
+    This is not an Event: if a signal handler raises an exception while `wait` begins, the inner lock of the Event stays
+    held, and the I/O thread would wait for it in `set`.
     """
     running = threading.Lock()
     running.acquire()
@@ -144,8 +145,8 @@ def _end_of_wait() -> tuple[Any, Callable[[object], None]]:
 
 
 def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: float | None) -> None:
-    """Wait until it has ended, at most `timeout` seconds, or until its own deadline has passed, as nothing can end it
-    later."""
+    """Wait until the delivery has ended, but at most `timeout` seconds and not longer than its own deadline, because
+    nothing can end it later. Raise DeliveryTimeoutError if it has not ended by then."""
     check_seconds(timeout, "result")
     if delivery.done():
         return
@@ -178,73 +179,93 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
 
 
 class Delivery(deliveries.Delivery):
-    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes.
+    """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. A Delivery ends
+    within `delivery_timeout_ms`.
 
-    batch, index: the batch that contains the record, and its position there. Only a producer creates a Delivery.
+    batch, index: Batch that contains the record, and position of the record in the batch. Only a producer creates a
+        Delivery.
     """
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until it has ended, and return where the record is stored. Raise the error that it failed with, which
-        names the partition.
+        """Wait until the record has ended, and return where it is stored.
 
-        timeout: seconds, after which DeliveryTimeoutError is raised and the record is still under way. Without a
-        timeout, it ends within `delivery_timeout_ms`. Raises RuntimeError on the I/O thread (in a callback) if the
-        record has not ended, as all records would wait there.
+        timeout: Maximum time to wait, in seconds. None: the record ends within `delivery_timeout_ms`.
+
+        Raise the error of the record if it has failed. The error names the partition. Raise DeliveryTimeoutError after
+        the timeout. The record is then still in progress. Raise RuntimeError on the I/O thread (in a callback) if the
+        record has not ended, because a wait there would block all records.
         """
         _wait(self, timeout)
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until it has ended, as `result` does, and return the error that it failed with; None if it did not
-        fail."""
+        """Wait until the record has ended, and return its error, or None if it was acknowledged.
+
+        timeout: Maximum time to wait, in seconds, as for `result`. Raise DeliveryTimeoutError after the timeout.
+        """
         _wait(self, timeout)
         return self.error
 
 
 class TableDelivery(deliveries.TableDelivery):
-    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes.
+    """The result of sending a table. `kcodec.producer.delivery.TableDelivery` describes the attributes.
 
-    topic: name of the topic.
-    lock: lock of the producer's buffer. Only a producer creates a TableDelivery.
+    topic: Name of the topic.
+    lock: Lock of the producer's buffer. Only a producer creates a TableDelivery.
     """
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
-        """Wait as `Delivery.result` does, and return where each batch is stored; raise the first error."""
+        """Wait until all batches have ended, and return where each of them is stored. Raise the first error if a batch
+        has failed.
+
+        timeout: Maximum time to wait, in seconds, as for `Delivery.result`. Raise DeliveryTimeoutError after the
+            timeout.
+        """
         _wait(self, timeout)
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait as `Delivery.exception` does, and return the error of the first batch that failed.
+        """Wait until all batches have ended, and return the error of the first batch that failed, or None if all were
+        acknowledged.
 
-        timeout: seconds, after which DeliveryTimeoutError is raised and the table is still under way.
+        timeout: Maximum time to wait, in seconds, as for `Delivery.exception`. Raise DeliveryTimeoutError after the
+            timeout. The table is then still in progress.
         """
         _wait(self, timeout)
         return self.error
 
 
 class TransactionCommit(CommitResult):
-    """A commit under way, as `commit_transaction_async` returns it. It ends by the timeout of the commit.
+    """A commit in the background, which `commit_transaction_async` returns.
 
-    transactional_id, lock, check_wait: of the producer. Only a producer creates a TransactionCommit.
+    The commit ends within its timeout. If the next transaction then needs a new epoch, it ends up to `max_block_ms`
+    later.
+
+    transactional_id, lock, check_wait: Attributes of the producer. Only a producer creates a TransactionCommit.
     """
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until the commit has ended; raise what `commit_transaction` would raise.
+        """Wait until the commit has ended. Raise what `commit_transaction` would raise.
 
-        timeout: seconds, after which DeliveryTimeoutError is raised and the commit is still under way. Raises
-        RuntimeError on the I/O thread (in a callback) if the commit has not ended.
+        timeout: Maximum time to wait, in seconds. None: the commit ends by its own deadline.
+
+        Raise DeliveryTimeoutError after the timeout. The commit is then still in progress. Raise RuntimeError on the
+        I/O thread (in a callback) if the commit has not ended.
         """
         self._wait(timeout)
         self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until the commit has ended, as `result` does, and return its error; None if it has succeeded."""
+        """Wait until the commit has ended, and return its error, or None if it has succeeded.
+
+        timeout: Maximum time to wait, in seconds, as for `result`. Raise DeliveryTimeoutError after the timeout.
+        """
         self._wait(timeout)
         return self.retrieved()
 
@@ -270,10 +291,11 @@ class TransactionCommit(CommitResult):
 
 
 class _SpaceLocks:
-    """For each thread that waits for buffer space, a lock that it holds.
+    """The locks of the threads that wait for buffer space. Each of them waits for its own lock.
 
-    Not a Condition: a signal handler that raises in its Python code leaves the lock of the producer held, or released
-    too early. The I/O thread refers to this object, and not to the producer, which is collected if it is forgotten.
+    This is not a Condition: if a signal handler raises an exception in the Python code of a Condition, the lock of the
+    producer stays held, or is released too early. The I/O thread refers to this object and not to the producer, so that
+    a producer without other references is collected.
     """
 
     def __init__(self) -> None:
@@ -281,31 +303,31 @@ class _SpaceLocks:
         self.accumulator: Any = None
 
     def wake_all(self) -> None:
-        """Wake the threads. The lock of the producer is held."""
+        """Wake all waiting threads. The caller holds the lock of the producer."""
         while self.locks:
             self.locks.pop().release()
         self.accumulator.space_waiters = 0
 
 
 class ProducerBase(ClientBase):
-    """The parts of a producer that its threads, a fork of the process and the end of the interpreter use."""
+    """The parts of a producer for its threads, for a fork of the process and for the exit of the interpreter."""
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
     _lock: SendLock
     _space: _SpaceLocks
-    #: At the interpreter's exit, an exit handler and then `__del__` log what is lost.
+    #: Whether the lost records were logged. At the interpreter's exit, both an exit handler and `__del__` log them.
     _is_loss_logged = False
 
     def _make_lock(self) -> Callable[[], None]:
-        """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
-        again."""
+        """Create the lock of the core. Return the function that the core calls, with the lock held, when buffer space
+        becomes free."""
         self._lock = core_lock(self._io_loop)
         self._space = _SpaceLocks()
         return self._space.wake_all
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
-        """Return the result of `put` once it finds buffer space; None if it does not within max_block_ms."""
+        """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
         self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
@@ -314,7 +336,7 @@ class ProducerBase(ClientBase):
         try:
             while True:
                 with self._lock:
-                    space.acquire(blocking=False)  # the one that wakes this thread releases it
+                    space.acquire(blocking=False)  # `wake_all` releases it
                     waiting.locks.add(space)
                     accumulator.space_waiters = len(waiting.locks)
                     if (done := put()) is not None:
@@ -343,14 +365,16 @@ class _HeldLocks(threading.local):
 
 
 class _Fork:
-    """Handlers of a fork, which waits until no producer is in a critical section: their locks are held meanwhile.
+    """Handlers for a fork of the process. The fork waits until no producer is in a critical section, and the locks of
+    all producers are held during the fork.
 
-    An exception in a handler, such as KeyboardInterrupt, does not stop the fork, and a handler of a signal may raise it
-    before or after any call. So each step that takes or releases locks is one call of compiled code, which changes the
-    list of the held locks, too. Each thread has a list of its own, and releases only these. What follows a fork is
-    registered twice, as the first call may be interrupted at once; the second one then does the rest.
+    An exception in a handler, such as KeyboardInterrupt, does not stop the fork, and a signal handler may raise it
+    before or after any call. Each step that takes or releases locks is therefore one call of compiled code, which also
+    changes the list of held locks. Each thread has its own list, and releases only the locks in that list. The handlers
+    that run after a fork are registered twice: if the first call is interrupted immediately, the second one completes
+    its work.
 
-    lock: held by the thread that forks, as otherwise two of them could wait for each other's locks.
+    lock: Held by the thread that forks. Otherwise two such threads could wait for each other's locks.
     """
 
     lock = threading.Lock()
@@ -369,26 +393,28 @@ class _Fork:
 
     @classmethod
     def in_child(cls) -> None:
-        """End all producers. If `before` was interrupted, threads that the child does not have may hold locks."""
+        """End all producers in the forked child. If `before` was interrupted, threads that do not exist in the child
+        may hold locks, so all locks are released."""
         reason = f"this producer belongs to another process; the forked process {os.getpid()} must create its own"
         cls.lock = threading.Lock()
         cls.held.locks.clear()
         producers = members_of(ProducerBase._open)
-        with contextlib.ExitStack() as calls:  # all are made, and an error of one is raised after that
+        with contextlib.ExitStack() as calls:  # makes all calls, and then raises an error of one of them
             calls.callback(_release_all, [producer._lock for producer in producers])  # the last call
             for producer in producers:
                 calls.callback(producer._core.forget, TransportError(reason))
 
 
 def _release_all(locks: list[SendLock]) -> None:
-    """Release those that are held, by any thread."""
+    """Release the locks that are held by any thread."""
     deque(map(_release, filter(methodcaller("locked"), locks)), maxlen=0)
 
 
 @atexit.register
 def _at_exit() -> None:
-    """Log what is lost, before the threads end: after that, nothing is unfinished."""
-    with contextlib.ExitStack() as calls:  # all are made, and an error of one is raised after that
+    """Log the records of producers that were not closed, before their threads end. After that, no record is
+    unfinished."""
+    with contextlib.ExitStack() as calls:  # makes all calls, and then raises an error of one of them
         calls.callback(_end_threads)  # the last call
         for producer in members_of(ProducerBase._open):
             if not producer._io_loop.is_closed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka.admin.AIOKafkaAdminClient's daily calls on kcodec's asyncio Admin."""
+"""The most used methods of aiokafka.admin.AIOKafkaAdminClient, on kcodec's asyncio Admin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from kcodec.offsets import TopicPartition as Place
 
 
 class AIOKafkaAdminClient:
-    """aiokafka.admin.AIOKafkaAdminClient on kcodec, for topics, groups and their offsets, and the cluster."""
+    """aiokafka.admin.AIOKafkaAdminClient on kcodec, with the methods for topics, groups, their offsets and the
+    cluster."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class AIOKafkaAdminClient:
     async def create_topics(
         self, new_topics: list[Any], timeout_ms: int | None = None, validate_only: bool = False
     ) -> Any:
-        """Create topics; return the response, which has the error code of each topic."""
+        """Create topics, and return the response, which has the error code of each topic."""
         wanted = []
         for one in new_topics:
             placed = {number: tuple(brokers) for number, brokers in one.replica_assignments.items()}
@@ -115,14 +116,14 @@ class AIOKafkaAdminClient:
         return CreateTopicsResponse_v1([(one.name, *_code_of(failed.get(one.name))) for one in wanted])
 
     async def delete_topics(self, topics: list[str], timeout_ms: int | None = None) -> Any:
-        """Delete topics; return the response, which has the error code of each topic."""
+        """Delete topics, and return the response, which has the error code of each topic."""
         failed = await _item_errors(self._admin.delete_topics(topics, timeout=self._seconds(timeout_ms)), topics)
         return DeleteTopicsResponse_v1(0, [(one, _code_of(failed.get(one))[0]) for one in topics])
 
     async def create_partitions(
         self, topic_partitions: Mapping[str, Any], timeout_ms: int | None = None, validate_only: bool = False
     ) -> Any:
-        """Raise the number of partitions. Raise the first error of a topic."""
+        """Increase the number of partitions of topics. Raise the first error of a topic."""
         if any(one.new_assignments for one in topic_partitions.values()):
             raise not_supported("new_assignments", "let the brokers choose the replicas")
         counts = {name: one.total_count for name, one in topic_partitions.items()}
@@ -180,7 +181,7 @@ class AIOKafkaAdminClient:
         group_coordinator_id: int | None = None,
         partitions: list[TopicPartition] | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group; -1 for a partition of `partitions` that has none."""
+        """Return the committed offsets of a group. The offset is -1 for a partition in `partitions` that has none."""
         wanted = None if partitions is None else [Place(*one) for one in partitions]
         with as_aiokafka_errors():
             found = await self._admin.list_group_offsets(group_id, wanted)
@@ -193,7 +194,7 @@ class AIOKafkaAdminClient:
     async def delete_records(
         self, records_to_delete: Mapping[TopicPartition, Any], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset of each partition; return the first offsets that remain."""
+        """Delete the records before an offset in each partition, and return the first remaining offsets."""
         wanted = {Place(*one): value.before_offset for one, value in records_to_delete.items()}
         with as_aiokafka_errors():
             found = await self._admin.delete_records(wanted, timeout=self._seconds(timeout_ms))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that kcodec.compat.aiokafka installs. Imported only by install(), as they need aiokafka."""
+"""The classes that kcodec.compat.aiokafka installs. Only install() imports this module, because it requires
+aiokafka."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def translate(error: DecodeError) -> KafkaError:
 
 
 class _Translating:
-    """Raises the client's exceptions."""
+    """A class that raises the exceptions of aiokafka."""
 
     __slots__ = ()
 
@@ -48,13 +49,13 @@ class _Translating:
 
 
 class DefaultRecordBatch(_Translating, Codecs, ClientBatch):
-    """A batch of magic 2, from bytes."""
+    """A batch of magic 2 that is read from bytes."""
 
     __slots__ = ()
 
 
 class LegacyRecordBatch(_Translating, LegacyBatch):
-    """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
+    """A message of magic 0 or 1 that is read from bytes. A compressed message contains other messages."""
 
     __slots__ = ()
 
@@ -68,7 +69,7 @@ class LegacyRecordBatch(_Translating, LegacyBatch):
 
 
 class MemoryRecords(_Translating, ClientRecords):
-    """The batches of a fetch, from bytes."""
+    """The batches of a fetch response, which are read from bytes."""
 
     __slots__ = ()
 
@@ -87,7 +88,7 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder):
     def size_in_bytes(
         self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers
     ) -> int:
-        """Return the number of bytes that append() of this record would take."""
+        """Return the number of bytes that append() would add for this record."""
         first = self.first_timestamp
         return client_record_size(offset, 0 if first is None else timestamp - first, key, value, headers)
 
@@ -124,7 +125,8 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         self._chunk = self._next_chunk(self._steps)
 
     def _next_chunk(self, steps: RecordSteps) -> Iterator[tuple[Any, ...]] | None:
-        """Return the next rows; None at the end, and at corruption, which is an error only before the first record."""
+        """Return the next rows, or None at the end. Also return None at a corrupt batch. This is an error only if no
+        record precedes the batch."""
         try:
             return next(self._chunks, None)
         except DecodeError as error:
@@ -134,7 +136,7 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
             return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the generator: aiokafka would return self, and call __next__ for each record."""
+        """Return the generator. aiokafka's own class returns self, which costs a call of __next__ for each record."""
         records: Iterator[Any] | None = self._records_iterator
         return iter(()) if records is None else records
 
@@ -156,7 +158,7 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
                     key = read_key(key)
                 if read_value:
                     value = read_value(value)
-                # what ConsumerRecord.__init__ does, without the call, which takes longer than all of this
+                # These are the assignments of ConsumerRecord.__init__. The call would take longer than all of them.
                 record = new_record(ConsumerRecord)
                 record.topic = topic
                 record.partition = partition
@@ -185,7 +187,7 @@ class CorruptFetch(fetcher.FetchError):  # type: ignore[misc]
         self._offset = records.next_fetch_offset
 
     def check_raise(self) -> None:
-        """Raise the error, unless a seek, a pause or a new assignment has made it stale."""
+        """Raise the error unless it is out of date after a seek, a pause or a new assignment."""
         if not self._assignment.active:
             return
         state = self._assignment.state_value(self._topic_partition)

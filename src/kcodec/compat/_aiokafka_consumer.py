@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka.AIOKafkaConsumer on kcodec's asyncio consumer: `_aiokafka_served` has its background work.
+"""aiokafka.AIOKafkaConsumer on kcodec's asyncio consumer. `_aiokafka_served` has its background work.
 
 As in aiokafka, rebalances, automatic commits and calls of listeners continue between two calls of the program.
 """
@@ -27,14 +27,14 @@ from kcodec.compat._aiokafka_served import ClientView, Deserializers, Rows, Serv
 from kcodec.offsets import OffsetAndMetadata as Committed
 from kcodec.offsets import TopicPartition as Place
 
-#: Records that getmany() returns at most without max_records. Longer lists take more time for each record.
+#: Maximum number of records that getmany() returns without max_records. Longer lists take more time for each record.
 MOST_RECORDS = 1_000
 
 
 class AIOKafkaConsumer:
-    """aiokafka.AIOKafkaConsumer on kcodec: its parameters, methods, records and exceptions.
+    """aiokafka.AIOKafkaConsumer on kcodec, with its parameters, methods, records and exceptions.
 
-    docs/compat-aiokafka.md lists what differs. Without a group_id, `subscribe` assigns all partitions of the topics.
+    docs/compat-aiokafka.md lists the differences. Without a group_id, `subscribe` assigns all partitions of the topics.
     """
 
     _closed: bool | None = None
@@ -130,7 +130,7 @@ class AIOKafkaConsumer:
         self._open_kcodec()
         self._is_started = False
         self._closed = False
-        #: What was known of the assigned partitions when the consumer was stopped.
+        #: The states of the assigned partitions at the time at which the consumer was stopped.
         self._at_stop: dict[Place, Any] = {}
         if topics:
             self.subscribe(topics)
@@ -156,7 +156,7 @@ class AIOKafkaConsumer:
     async def start(self) -> None:
         """Connect, and wait until the group has assigned partitions, if topics are subscribed to.
 
-        Raise KafkaConnectionError if no broker can be reached, UnknownTopicOrPartitionError for a topic that does not
+        Raise KafkaConnectionError if no broker can be reached. Raise UnknownTopicOrPartitionError if a topic does not
         exist.
         """
         assert self._loop is get_running_loop(), "Please create objects with the same loop as running with"
@@ -198,9 +198,9 @@ class AIOKafkaConsumer:
         pattern: str | re.Pattern[str] | None = None,
         listener: ConsumerRebalanceListener | None = None,
     ) -> None:
-        """Subscribe to topics, or to those whose names begin with a match of a pattern.
+        """Subscribe to topics, or to the topics whose names begin with a match of a pattern.
 
-        listener: Called with the partitions that are revoked and assigned, while the program continues.
+        listener: Object whose methods are called with the revoked and assigned partitions, in the background.
         """
         if not (topics or pattern):
             raise TypeError("You should provide either `topics` or `pattern`")
@@ -226,15 +226,15 @@ class AIOKafkaConsumer:
         self._kcodec.assign_now(places(partitions))
 
     def unsubscribe(self) -> None:
-        """End the subscription or assignment; leave the group in the background."""
+        """End the subscription or the assignment. Leave the group in the background."""
         self._kcodec.unfollow()
 
     def subscription(self) -> frozenset[str]:
-        """Return the names of the topics that are subscribed to, or that the pattern matches."""
+        """Return the names of the subscribed topics, or of the topics that the pattern matches."""
         return self._kcodec.followed_topics()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the assigned partitions; after `stop`, those that were assigned at that time."""
+        """Return the assigned partitions. After `stop`, return the partitions that were assigned at that time."""
         return frozenset(TopicPartition(*one) for one in (self._at_stop or self._kcodec.assignment()))
 
     async def topics(self) -> set[str]:
@@ -245,7 +245,7 @@ class AIOKafkaConsumer:
         return self._client.cluster.topics()
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic; None if the topic is not known."""
+        """Return the partitions of a topic, or None if the topic is not known."""
         return self._client.cluster.partitions_for_topic(topic)
 
     # Records
@@ -271,7 +271,7 @@ class AIOKafkaConsumer:
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
-        """Return fetched records by partition; wait up to `timeout_ms` if there are none.
+        """Return fetched records by partition. If there are none, wait up to `timeout_ms`.
 
         max_records: Maximum number of records. The default is max_poll_records, or 1,000.
         """
@@ -354,19 +354,20 @@ class AIOKafkaConsumer:
                     await self._kcodec.until_rebalanced(rebalances)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at an offset. Raise ValueError for a negative offset, IllegalStateError if the partition is not
-        assigned."""
+        """Continue at an offset. Raise ValueError if the offset is negative, and IllegalStateError if the partition is
+        not assigned."""
         if not isinstance(offset, int) or offset < 0:
             raise ValueError("Offset must be a positive integer")
         self._need_assigned([partition])
         self._kcodec.seek_now(_place(partition), offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
-        """Continue at the first offset of these partitions, or of all; return whether the offsets were found."""
+        """Continue at the first offset of these partitions, or of all partitions. Return whether the offsets were
+        found."""
         return await self._seek_to("seek_to_beginning", partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> bool:
-        """Continue at the end of these partitions, or of all; return whether the offsets were found."""
+        """Continue at the end of these partitions, or of all partitions. Return whether the offsets were found."""
         return await self._seek_to("seek_to_end", partitions)
 
     def _chosen(self, partitions: tuple[TopicPartition, ...]) -> Iterable[TopicPartition]:
@@ -392,7 +393,7 @@ class AIOKafkaConsumer:
         return True
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Continue at the committed offsets of these partitions, or of all, and return them."""
+        """Continue at the committed offsets of these partitions, or of all partitions. Return these offsets."""
         found = {}
         for one in self._chosen(partitions):
             found[one] = offset = await self.committed(one)
@@ -401,11 +402,11 @@ class AIOKafkaConsumer:
         return found
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark of the last fetch response; None before the first."""
+        """Return the high watermark of the last fetch response, or None before the first response."""
         return self._known(partition, "high_watermark")
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """Return the last stable offset of the last fetch response; None before the first."""
+        """Return the last stable offset of the last fetch response, or None before the first response."""
         return self._known(partition, "last_stable_offset")
 
     def _known(self, partition: TopicPartition, name: str) -> int | None:
@@ -414,7 +415,7 @@ class AIOKafkaConsumer:
         return found if found >= 0 else None
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
-        """Return the time of the last fetch response in ms since 1970; None before the first."""
+        """Return the time of the last fetch response in ms since 1970, or None before the first response."""
         seconds = self._kcodec.seconds_since_fetch(self._assigned(partition))
         return None if seconds is None else int((time.time() - seconds) * 1000)
 
@@ -430,7 +431,8 @@ class AIOKafkaConsumer:
         return {TopicPartition(*one): offset for one, offset in found.items()}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of each partition: the last stable offset under read_committed, else the high watermark."""
+        """Return the end of each partition. It is the last stable offset with read_committed, and otherwise the high
+        watermark."""
         self._need_started("end_offsets")
         with as_aiokafka_errors():
             found = await self._kcodec.end_offsets(places(partitions), self._request_seconds)
@@ -439,7 +441,8 @@ class AIOKafkaConsumer:
     async def offsets_for_times(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the offset and time of the first record at or after a time; None if no such record exists."""
+        """Return the offset and timestamp of the first record at or after a time, or None if there is no such
+        record."""
         wanted = {}
         for one, timestamp in timestamps.items():
             if timestamp < 0:
@@ -458,7 +461,8 @@ class AIOKafkaConsumer:
     # The group's offsets
 
     async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
-        """Commit these offsets (numbers, or pairs of number and text), or the positions of all partitions."""
+        """Commit offsets (numbers, or pairs of a number and a text). Without offsets, commit the positions of all
+        partitions."""
         if self._group_id is None:
             raise IllegalOperation("Requires group_id")
         if not self._kcodec.is_subscribed and not self._kcodec.is_manual:
@@ -479,7 +483,7 @@ class AIOKafkaConsumer:
             raise commit_error(error) from error
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset of the group; None if no such record exists."""
+        """Return the committed offset of the group, or None if the group has no committed offset."""
         if self._group_id is None:
             raise IllegalOperation("Requires group_id")
         self._need_started("committed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of kcodec as exceptions of aiokafka. The error of kcodec is the `__cause__`."""
+"""Errors of kcodec as exceptions of aiokafka. The error of kcodec is the `__cause__` of the exception."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiokafka.structs import TopicPartition
 from kcodec import errors
 from kcodec.protocol.error_codes import ErrorCode
 
-#: The group has gone on without this consumer, so that its offsets cannot be committed.
+#: Codes for a group that has continued without this consumer, so that its offsets cannot be committed.
 COMMIT_REFUSED = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS})
 # The first class that an error is an instance of determines its class in aiokafka.
 CLASSES: tuple[tuple[type[BaseException], type[Exception]], ...] = (
@@ -31,9 +31,10 @@ CLASSES: tuple[tuple[type[BaseException], type[Exception]], ...] = (
 
 
 def aiokafka_error(error: BaseException) -> BaseException:
-    """Return the exception of aiokafka for an error of kcodec, which becomes its cause. Return others unchanged."""
+    """Return the exception of aiokafka for an error of kcodec, which becomes its cause. Return other errors
+    unchanged."""
     if isinstance(error, errors.DeserializationError):
-        return error.__cause__ or error  # aiokafka raises what the function raised
+        return error.__cause__ or error  # aiokafka raises the exception of the deserializer
     found: BaseException | None = _translated(_first(error))
     if found is None:
         return error
@@ -42,7 +43,8 @@ def aiokafka_error(error: BaseException) -> BaseException:
 
 
 def record_error(error: BaseException) -> BaseException:
-    """Return the exception of a record. After the time limit, it is the error of the last attempt, as in aiokafka."""
+    """Return the exception of a record. After the delivery timeout, this is the error of the last attempt, as in
+    aiokafka."""
     if type(error) is errors.DeliveryTimeoutError:
         last = error.__cause__
         found: BaseException
@@ -58,7 +60,7 @@ def record_error(error: BaseException) -> BaseException:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the error itself, or the cause of the first error of a group, or of a failed transaction."""
+    """Return the error itself, the cause of the first error in a group, or the cause of a failed transaction."""
     while isinstance(error, errors.DeliveryErrors | errors.AdminError):
         error = error.exceptions[0]
     if isinstance(error, errors.TopicDeliveryError) and error.__cause__ is not None:
@@ -99,14 +101,15 @@ def as_aiokafka_errors() -> Iterator[None]:
         yield
     except (errors.KcodecError, TimeoutError) as error:
         failure = error
-    # Outside of the block: an exception of a deserializer is the cause of that error, and must not get it as context.
+    # Raise outside of the `except` block. The exception of a deserializer is the cause of that error, and must not have
+    # it as its context.
     if failure is not None:
         found = aiokafka_error(failure)
         raise found if found is failure else found.with_traceback(None)
 
 
 def commit_error(error: BaseException) -> BaseException:
-    """Return the exception of a commit: CommitFailedError if the group has gone on without this consumer."""
+    """Return the exception of a commit. It is CommitFailedError if the group has continued without this consumer."""
     if isinstance(error, errors.BrokerError) and error.code in COMMIT_REFUSED:
         refused: BaseException = theirs.CommitFailedError(str(error))
         refused.__cause__ = error
@@ -115,5 +118,5 @@ def commit_error(error: BaseException) -> BaseException:
 
 
 def not_supported(what: str, instead: str) -> NotImplementedError:
-    """Return the exception of something that the facade does not have."""
+    """Return the exception for something that the facade does not support."""
     return NotImplementedError(f"kcodec.compat.aiokafka does not support {what}; {instead}")

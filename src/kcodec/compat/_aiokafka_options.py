@@ -13,13 +13,13 @@ from aiokafka.util import get_running_loop
 
 DEFAULT_PORT = 9092
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-#: An interval for None, which switches a check off in aiokafka.
+#: The interval for None, with which aiokafka does not close idle connections.
 NEVER_MS = 10 * 365 * 24 * 3600 * 1000
 log = logging.getLogger("kcodec.compat")
 
 
 def event_loop(loop: asyncio.AbstractEventLoop | None, api_version: Any) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a client. Raise RuntimeError outside of one, as aiokafka does."""
+    """Return the event loop of a client. Raise RuntimeError if no event loop is running, as aiokafka does."""
     for name, given in (("loop", loop), ("api_version", api_version)):
         if given is not None:
             warnings.warn(f"The `{name}` parameter is deprecated in aiokafka", DeprecationWarning, stacklevel=3)
@@ -44,7 +44,7 @@ def client_options(
     sasl_oauth_token_provider: Any,
     loop: asyncio.AbstractEventLoop,
 ) -> dict[str, Any]:
-    """Return the options that every client has."""
+    """Return the options that every client has. Raise ValueError if a parameter is invalid or missing."""
     options: dict[str, Any] = {
         "bootstrap_servers": addresses(bootstrap_servers),
         "client_id": client_id,
@@ -81,7 +81,7 @@ def client_options(
 
 
 def addresses(given: str | Iterable[str]) -> list[str]:
-    """Return addresses with a port; aiokafka's default is 9092."""
+    """Return addresses with a port. The default port is 9092, as in aiokafka."""
     entries = given.split(",") if isinstance(given, str) else list(given)
     return [_with_port(entry.strip()) for entry in entries]
 
@@ -95,19 +95,20 @@ def _with_port(entry: str) -> str:
 
 
 def _token_options(provider: Any, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-    """Let a token provider of aiokafka, whose method `token` is a coroutine, run in the event loop of the program."""
+    """Return the option for a token provider of aiokafka. Its method `token` is a coroutine function, which runs in the
+    event loop of the program."""
 
     def token() -> Any:
         return asyncio.run_coroutine_threadsafe(provider.token(), loop).result()
 
     if not hasattr(provider, "token"):
-        return {"sasl_oauth_token_provider": provider}  # kcodec's own error says what is expected
+        return {"sasl_oauth_token_provider": provider}  # the error of kcodec describes what is expected
     extensions = provider.extensions() if hasattr(provider, "extensions") else None
     return {"sasl_oauth_token_provider": token, "sasl_oauthbearer_extensions": extensions or None}
 
 
 def assignor_names(strategies: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of aiokafka's assignors. Raise ValueError for one of the program's own."""
+    """Return the names of aiokafka's assignors. Raise ValueError for a custom assignor."""
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor

@@ -40,11 +40,11 @@ Future = asyncio.Future[Any]
 
 
 class AIOKafkaProducer:
-    """aiokafka.AIOKafkaProducer on kcodec: its parameters, methods and exceptions.
+    """aiokafka.AIOKafkaProducer on kcodec, with its parameters, methods and exceptions.
 
-    docs/compat-aiokafka.md lists what differs.
+    docs/compat-aiokafka.md lists the differences.
 
-    As in aiokafka, the default is acks=1 without idempotence. enable_idempotence=True is safer, and not slower.
+    As in aiokafka, the default is acks=1 without idempotence. enable_idempotence=True is safer and not slower.
     """
 
     _closed: bool | None = None
@@ -121,7 +121,7 @@ class AIOKafkaProducer:
             "delivery_timeout_ms": request_timeout_ms + linger_ms,
         }
         if not is_idempotent:
-            # aiokafka has only one request in flight, so that a retry does not change the order of records
+            # aiokafka has only one request in flight, so that a retry does not change the order of records.
             self._options["max_in_flight_requests_per_connection"] = 1
         self._acks = acks
         self._transactional_id = transactional_id
@@ -131,7 +131,7 @@ class AIOKafkaProducer:
         self._counts: dict[str, int] = {}
         self._sent: dict[Any, list[tuple[Future, Delivery]]] = {}
         self._create_future = self._loop.create_future
-        #: Calls of transactions under way: they go on if the caller is cancelled, as in aiokafka.
+        #: Transaction calls in progress. They continue if the caller is cancelled, as in aiokafka.
         self._steps: set[asyncio.Task[None]] = set()
         self._open_kcodec()
         self._is_started = False
@@ -149,7 +149,7 @@ class AIOKafkaProducer:
     # Beginning and end
 
     async def start(self) -> None:
-        """Connect, and with a transactional_id fence the previous producer that used it.
+        """Connect. With a transactional_id, also fence the previous producer that used the id.
 
         Raise KafkaConnectionError if no broker can be reached.
         """
@@ -196,7 +196,7 @@ class AIOKafkaProducer:
     # Sending
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """Return the partitions of a topic; wait for its metadata."""
+        """Return the partitions of a topic. Wait for its metadata if necessary."""
         return set(range(await self._count(topic)))
 
     async def _count(self, topic: str) -> int:
@@ -217,7 +217,8 @@ class AIOKafkaProducer:
             )
 
     def _partitions(self, topic: str, count: int) -> tuple[list[int], list[int]]:
-        """Return all partitions of a topic by the latest metadata, and those that have a leader, for a partitioner."""
+        """Return the arguments for a partitioner, from the latest metadata: all partitions of a topic, and the
+        partitions that have a leader."""
         cluster = self.client.cluster
         known = cluster.partitions_for_topic(topic) or range(count)
         return sorted(known), sorted(cluster.available_partitions_for_topic(topic) or ())
@@ -235,9 +236,9 @@ class AIOKafkaProducer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> Future:
-        """Append a record to the buffer; wait for the metadata of the topic and for buffer space.
+        """Append a record to the buffer. If necessary, wait for the metadata of the topic and for buffer space.
 
-        Return a future that gets a RecordMetadata, or the error of the record. It gets None with acks=0.
+        Return a future for the RecordMetadata or the error of the record. With acks=0, its result is None.
         """
         assert not (value is None and key is None), "Need at least one: key or value"
         if self._closed:
@@ -279,7 +280,7 @@ class AIOKafkaProducer:
 
     def _ended(self, batch: Any) -> None:
         waiting = self._sent.pop(batch, ())
-        if batch.pieces:  # it was split: its records end with their pieces
+        if batch.pieces:  # the batch was split, and its records end with the pieces
             moved: dict[Any, list[tuple[Future, Delivery]]] = {}
             for future, delivery in waiting:
                 moved.setdefault(delivery._where()[0], []).append((future, delivery))
@@ -300,10 +301,10 @@ class AIOKafkaProducer:
         new = tuple.__new__
         for future, delivery in waiting:
             if future.done():
-                continue  # cancelled
+                continue  # the future was cancelled
             if translated is not None:
                 assert delivery.error is not None  # which counts it as retrieved
-                made = copy.copy(translated)  # each has a traceback of its own
+                made = copy.copy(translated)  # each exception has its own traceback
                 made.__cause__ = translated.__cause__
                 future.set_exception(made)
                 continue
@@ -328,7 +329,7 @@ class AIOKafkaProducer:
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     def create_batch(self) -> BatchBuilder:
-        """Return an empty batch of aiokafka, to be filled and passed to `send_batch`."""
+        """Return an empty batch of aiokafka. The program fills it and passes it to `send_batch`."""
         size, codec = self._batch_settings
         key_serializer, value_serializer = self._serializers
         return BatchBuilder(size, codec, key_serializer=key_serializer, value_serializer=value_serializer)
@@ -336,7 +337,7 @@ class AIOKafkaProducer:
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int | None) -> Future:
         """Send a batch to a partition. With None, the partitioner chooses the partition as for a record without a key.
 
-        Return a future that gets the RecordMetadata of its first record.
+        Return a future for the RecordMetadata of the first record.
         """
         if self._closed:
             raise theirs.ProducerClosed
@@ -375,7 +376,7 @@ class AIOKafkaProducer:
         self._need_started()
 
     async def _step(self, call: Coroutine[Any, Any, None]) -> None:
-        """Await a call of the transaction, which a cancellation of the caller does not end."""
+        """Await a transaction call. A cancellation of the caller does not end the call."""
         step = self._loop.create_task(call)
         self._steps.add(step)
         step.add_done_callback(self._steps.discard)
@@ -383,7 +384,7 @@ class AIOKafkaProducer:
             try:
                 await asyncio.shield(step)
             except asyncio.CancelledError:
-                # An error leaves the transaction in a state that the next call raises.
+                # After an error, the state of the transaction makes the next call raise it.
                 step.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
                 raise
 
@@ -394,17 +395,17 @@ class AIOKafkaProducer:
             await self._kcodec.begin_transaction()
 
     async def commit_transaction(self) -> None:
-        """Flush and commit. After an error, except a fatal one, call `abort_transaction`."""
+        """Flush and commit. After an error that is not fatal, call `abort_transaction`."""
         self._ensure_transactional()
         await self._step(self._kcodec.commit_transaction())
 
     async def abort_transaction(self) -> None:
-        """Drop records that are not sent, and abort."""
+        """Discard the records that are not sent, and abort."""
         self._ensure_transactional()
         await self._step(self._kcodec.abort_transaction())
 
     def transaction(self) -> TransactionContext:
-        """Return a transaction to use as a block."""
+        """Return a transaction for an `async with` block."""
         return TransactionContext(self)
 
     async def send_offsets_to_transaction(self, offsets: dict[TopicPartition, Any], group_id: str) -> None:
@@ -420,7 +421,7 @@ class AIOKafkaProducer:
 
 
 class ServedProducer(Producer):
-    """kcodec's producer as the facade uses it."""
+    """The producer of kcodec, with methods for the facade."""
 
     @property
     def is_in_transaction(self) -> bool:
@@ -448,11 +449,12 @@ class ServedProducer(Producer):
             else:
                 await self.__aexit__(type(error), error, error.__traceback__)
         except errors.DeliveryErrors:
-            pass  # the futures of the records have the errors
+            pass  # the futures of the records have these errors
 
 
 class TransactionContext:
-    """A transaction of a producer as a block: committed at its end, aborted after an exception."""
+    """A transaction of a producer, to use as a block. It is committed at the end of the block, and aborted after an
+    exception."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer

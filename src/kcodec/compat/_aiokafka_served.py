@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's asyncio consumer with the background work of aiokafka's: a task calls the rebalance listener, so that a
-rebalance does not wait until the program requests records. Without a group, a task assigns all partitions of topics.
+"""kcodec's asyncio consumer with the background work of aiokafka's consumer. A task calls the rebalance listener, so
+that a rebalance does not wait until the program requests records. Without a group, a task assigns all partitions of the
+topics.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from kcodec.offsets import TopicPartition as Place
 T = TypeVar("T")
 Rows = dict[TopicPartition, list[ConsumerRecord[Any, Any]]]
 log = logging.getLogger("kcodec.compat")
-#: Time for each bootstrap server to respond or to refuse the connection.
+#: Time in which each bootstrap server must respond or refuse the connection.
 CONNECT_STEP_SECONDS = 0.5
-#: One wait for records, and one for the first assignment.
+#: Duration of one wait for records, and of one wait for the first assignment.
 LONG_SECONDS, ASSIGNMENT_STEP_SECONDS = 3600.0, 0.2
-#: Records that are decoded together.
+#: Maximum number of records that are decoded together.
 CHUNK_RECORDS = 500
 LEAVE_SECONDS = 10.0
 REBALANCE_STEP_SECONDS = 0.02
-#: Longest time that `begin` waits for the first positions.
+#: Maximum time that `begin` waits for the first positions.
 POSITION_SECONDS = 1.0
-#: After this time a call that finds records at once lets other tasks run.
+#: Time after which a call that finds records immediately lets other tasks run.
 SUSPEND_SECONDS = 0.05
 _NOTHING: frozenset[Any] = frozenset()
 
@@ -50,7 +51,8 @@ class Followed(NamedTuple):
 
     @property
     def expression(self) -> str | None:
-        """The pattern for kcodec, which matches whole names. Patterns of aiokafka match the beginning of a name."""
+        """The pattern for kcodec. It matches whole names, while the pattern of aiokafka matches the beginning of a
+        name."""
         if self.pattern is None:
             return None
         flags = "".join(letter for letter in "imsx" if self.pattern.flags & getattr(re, letter.upper()))
@@ -83,7 +85,8 @@ def places(partitions: Iterable[TopicPartition]) -> list[Place]:
 
 
 class ServedConsumer(Consumer):
-    """A consumer with background work; see the module. `follow` and `assign_now` may be called before `begin`."""
+    """A consumer with the background work that the module describes. `follow` and `assign_now` may be called before
+    `begin`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -112,7 +115,7 @@ class ServedConsumer(Consumer):
     # Beginning and end
 
     async def connect(self, seconds: float) -> None:
-        """Connect. Raise TransportError if no broker can be reached; the consumer is then closed."""
+        """Connect. Raise TransportError if no broker can be reached. The consumer is then closed."""
         try:
             await connect(self, seconds)
         except BaseException:
@@ -127,7 +130,8 @@ class ServedConsumer(Consumer):
             self.assign_now(list(former.assignment()))
 
     async def begin(self) -> None:
-        """Follow the subscription, and wait for its first partitions. Raise BrokerError for an unknown topic."""
+        """Begin to follow the subscription, and wait for its first partitions. Raise BrokerError if a topic is
+        unknown."""
         self._is_begun = True
         for topic in {one.topic for one in self._manual} if self._followed is None else self._followed.topics:
             await self.partitions_for(topic)
@@ -136,7 +140,7 @@ class ServedConsumer(Consumer):
         deadline = time.monotonic() + POSITION_SECONDS
         for place in self.assignment():
             # With auto_offset_reset="latest", records that are sent from now on are read.
-            with contextlib.suppress(errors.KcodecError, ValueError):  # getone() raises what stays
+            with contextlib.suppress(errors.KcodecError, ValueError):  # getone() raises errors that persist
                 await self.position(place, max(deadline - time.monotonic(), 0.0))
 
     async def _begin_to_follow(self) -> None:
@@ -176,15 +180,15 @@ class ServedConsumer(Consumer):
                     return
                 await self._call_back(self._core.callbacks, callback)
             except errors.TransportError:
-                return  # closed, perhaps by the listener, or failed: the next call of the program raises the error
+                return  # closed, possibly by the listener, or failed; the next call of the program raises the error
 
     def _turn(self) -> None:
-        """Let background work continue that a change has made ready."""
+        """Run the background work that is ready after a change."""
         if self._is_started:
             self._io_loop.turn()
 
     def do(self, flow: Any) -> Any:
-        """Run a flow that does not wait."""
+        """Run a flow that does not wait, and return its result."""
         self._start()
         task = self._client.scheduler.spawn(flow, "call")
         task.when_done(lambda ended: None)
@@ -230,14 +234,14 @@ class ServedConsumer(Consumer):
                 )
             )
             if membership is not None:
-                membership.request_rejoin("subscribe() was called again")  # the listener is called, as in aiokafka
+                membership.request_rejoin("subscribe() was called again")  # this calls the listener, as in aiokafka
 
     async def _on_revoked(self, partitions: frozenset[Place]) -> None:
         self._has_revoked = self._followed is not None  # at the end of a subscription, no listener is called
         await self._notify("on_partitions_revoked", partitions)
 
     async def _on_assigned(self, _: frozenset[Place]) -> None:
-        if not self._has_revoked:  # aiokafka calls it before each join
+        if not self._has_revoked:  # aiokafka calls the listener before each join
             await self._notify("on_partitions_revoked", _NOTHING)
         self._has_revoked = False
         self.rebalances += 1
@@ -253,21 +257,21 @@ class ServedConsumer(Consumer):
             if inspect.isawaitable(result):
                 await result
         except (KeyboardInterrupt, SystemExit):
-            raise  # they end the event loop
+            raise  # these exceptions end the event loop
         except BaseException:
             serving = asyncio.current_task()
             if serving is not None and serving.cancelling():
-                raise  # by `end`; a CancelledError of the listener alone does not end this task
+                raise  # `end` has cancelled this task; a CancelledError of the listener does not end it
             log.exception("%s of the listener %r failed", name, listener)
 
     async def _keep_assigned(self) -> None:
-        """Without a group: assign all partitions of the topics, including new ones."""
+        """Assign all partitions of the topics, including new ones. This is for a consumer without a group."""
         while True:
             self._assign_followed()
             await self._run(self._core.wait_for_metadata())
 
     def _assign_followed(self) -> None:
-        """Assign the partitions of the topics, as far as they are known."""
+        """Assign the partitions of the topics that are known."""
         wanted, core = self._followed, self._core
         needs_all = wanted is not None and wanted.pattern is not None
         if needs_all and not core.cluster.needs_all_topics:
@@ -338,7 +342,7 @@ class ServedConsumer(Consumer):
             log.warning("the consumer did not leave its group: %s", error)
 
     def assignment(self) -> frozenset[Place]:
-        """Return the partitions that are assigned now; none after the end of the subscription."""
+        """Return the partitions that are currently assigned. There are none after the end of the subscription."""
         if self.is_manual:
             return self._manual
         return super().assignment() if self._followed is not None else _NOTHING
@@ -348,7 +352,7 @@ class ServedConsumer(Consumer):
         return [one for one in self.assignment() if one in self._core.assignment.partitions]
 
     def followed_topics(self) -> frozenset[str]:
-        """Return the topics that are subscribed to, or assigned."""
+        """Return the topics that are subscribed to, or whose partitions are assigned."""
         wanted = self._followed
         if wanted is None:
             return frozenset(one.topic for one in self.assignment())
@@ -358,7 +362,7 @@ class ServedConsumer(Consumer):
         return frozenset(name for name, topic in known if self._is_matched(name, topic))
 
     def _is_matched(self, name: str, topic: Any) -> bool:
-        """Return whether the pattern that is subscribed to matches a topic."""
+        """Return whether the subscribed pattern matches a topic."""
         if self._followed is None or self._followed.pattern is None:
             return False
         is_hidden = topic.is_internal and self._core.settings.exclude_internal_topics
@@ -371,13 +375,15 @@ class ServedConsumer(Consumer):
     # Records
 
     def next_delivered(self) -> Record | None:
-        """Return the next record of the decoded ones, if it is available and may be delivered."""
+        """Return the next decoded record, or None if no record is available or it may not be delivered."""
         delivery = self._core.assignment.delivery
         return None if delivery.is_over else self._core.next_record(delivery)
 
     async def next_record(self, only: Set[Place] | None) -> Record | None:
-        """Wait for a record and return it, or None if the program should try again. `only` has partitions; None stands
-        for all."""
+        """Wait for a record and return it, or return None if the program should try again.
+
+        only: Partitions whose records may be returned. None: all partitions.
+        """
         await self._begin_request()
         found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
         if found is not None:
@@ -386,8 +392,8 @@ class ServedConsumer(Consumer):
         return None
 
     async def next_records(self, only: Set[Place] | None, timeout: float) -> bool:
-        """Wait for records for `take_chunk`, up to `timeout` seconds or until the close. Return whether there are
-        any."""
+        """Wait for records for `take_chunk`, up to `timeout` seconds or until the consumer is closed. Return whether
+        there are any."""
         deadline = time.monotonic() + timeout
         while True:
             await self._begin_request()
@@ -395,7 +401,7 @@ class ServedConsumer(Consumer):
                 return True
             left = deadline - time.monotonic()
             if left <= 0:
-                await asyncio.sleep(0)  # a loop of calls that do not wait must not stop everything else
+                await asyncio.sleep(0)  # a loop of calls that do not wait must not block other tasks
                 return False
             await self._wait(left, only)
             if self._is_ending:
@@ -412,7 +418,7 @@ class ServedConsumer(Consumer):
             if is_first:
                 raise
             if not any(state.error is error for state in self._core.assignment.partitions.values()):
-                self._failure = error  # otherwise the partition raises it until a seek
+                self._failure = error  # otherwise, the partition raises the error until a seek
             return []
 
     async def _begin_request(self) -> None:
@@ -439,7 +445,7 @@ class ServedConsumer(Consumer):
     def seek_now(self, place: Place, offset: int) -> None:
         """Continue at an offset."""
         if self._is_leaving and self.is_manual:
-            self._seeks[place] = offset  # until it is assigned
+            self._seeks[place] = offset  # kept until the partition is assigned
             return
         self._core.assignment.seek(place, offset)
         self._core.fetcher.drop([place])
@@ -455,7 +461,8 @@ class ServedConsumer(Consumer):
         return self._core.assignment.state(place)
 
     def seconds_since_fetch(self, place: Place) -> float | None:
-        """Return the time since the last fetch response of a partition; None before the first."""
+        """Return the time in seconds since the last fetch response of a partition, or None before the first
+        response."""
         if self.state_of(place).high_watermark < 0:
             return None
         seconds: float | None = self.do(self._core.health()).partitions[place].seconds_since_fetch
@@ -491,23 +498,23 @@ class ClusterView:
         return {_broker(one) for one in self._cluster().brokers.values()}
 
     def broker_metadata(self, broker_id: int) -> BrokerMetadata | None:
-        """Return the address and the rack of a broker; None if it is not known."""
+        """Return the address and the rack of a broker, or None if it is not known."""
         found = self._cluster().brokers.get(broker_id)
         return None if found is None else _broker(found)
 
     @property
     def controller(self) -> BrokerMetadata | None:
-        """The controller; None if it is not known."""
+        """The controller, or None if it is not known."""
         return self.broker_metadata(self._cluster().controller_id)
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:
-        """Return the id of the leader; -1 if none exists, None if the partition is not known."""
+        """Return the id of the leader, -1 if the partition has no leader, or None if the partition is not known."""
         found = self._known().get(partition.topic)
         known = None if found is None else found.partitions.get(partition.partition)
         return None if known is None else int(known.leader)
 
     def partitions_for_broker(self, broker_id: int) -> set[TopicPartition] | None:
-        """Return the known partitions whose leader is a broker; None if no such partition exists."""
+        """Return the known partitions whose leader is the broker, or None if there are none."""
         found = {
             TopicPartition(name, number)
             for name, topic in self._known().items()
@@ -522,12 +529,12 @@ class ClusterView:
         return {name for name, one in found if one.partitions and not (exclude_internal_topics and one.is_internal)}
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic; None if it is not known."""
+        """Return the partitions of a topic, or None if it is not known."""
         found = self._known().get(topic)
         return set(found.partitions) if found is not None and found.partitions else None
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic that have a leader; None if it is not known."""
+        """Return the partitions of a topic that have a leader, or None if the topic is not known."""
         found = self._known().get(topic)
         if found is None or not found.partitions:
             return None
@@ -535,7 +542,7 @@ class ClusterView:
 
 
 class ClientView:
-    """The attribute `client` of aiokafka's clients: metadata on the connections of kcodec's client."""
+    """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client."""
 
     def __init__(self, client: Any) -> None:
         self._of = client
@@ -548,16 +555,16 @@ class ClientView:
         return [(one.host, one.port, socket.AF_UNSPEC) for one in self._of._client.options.addresses]
 
     def get_random_node(self) -> int | None:
-        """Return the id of a known broker; None if none is known."""
+        """Return the id of a known broker, or None if no broker is known."""
         known = list(self._of._client.cluster.brokers)
         return random.choice(known) if known else None
 
     def add_topic(self, topic: str) -> asyncio.Future[bool]:
-        """Include a topic in the metadata. Return a future that shows whether the metadata has arrived."""
+        """Include a topic in the metadata. Return a future whose result is whether the metadata has arrived."""
         return self.set_topics([topic])
 
     def set_topics(self, topics: Iterable[str]) -> asyncio.Future[bool]:
-        """Include topics in the metadata. Return a future that shows whether the metadata has arrived."""
+        """Include topics in the metadata. Return a future whose result is whether the metadata has arrived."""
         cluster, wanted = self._of._client.cluster, list(topics)
         cluster.add_topics(wanted)
         if all(cluster.partitions(topic) for topic in wanted):
@@ -575,8 +582,8 @@ class ClientView:
         return set(range(await self._of.partitions_for(topic)))
 
     def force_metadata_update(self) -> asyncio.Future[bool]:
-        """Request metadata now. Return a future that shows whether it has arrived. The request is sent even without
-        `await`."""
+        """Request metadata immediately. Return a future whose result is whether it has arrived. The request is also
+        sent if the future is not awaited."""
         return self._begun_update(self._of._client.cluster.refresh)
 
     def _begun_update(self, refresh: Callable[[float], Any]) -> asyncio.Future[bool]:
@@ -600,8 +607,8 @@ def _broker(one: Any) -> BrokerMetadata:
 class Deserializers:
     """Converts records of kcodec to records of aiokafka, with the deserializers of the program.
 
-    kcodec's consumer calls sized_key and sized_value, also for None as aiokafka does. They return the size together
-    with the result.
+    kcodec's consumer calls sized_key and sized_value. Like aiokafka, it also calls them for None. They return the
+    result together with the size.
     """
 
     def __init__(self, key: Any, value: Any) -> None:
@@ -645,7 +652,7 @@ def _sized(function: Callable[[bytes | None], Any]) -> Callable[[bytes | None], 
 
 
 def _part(given: Any, function: Any) -> tuple[Any, int]:
-    """Return a key or value and its size: a pair if there is a deserializer."""
+    """Return a key or value and its size. If there is a deserializer, `given` is already such a pair."""
     if function is not None:
         pair: tuple[Any, int] = given
         return pair
@@ -657,8 +664,8 @@ _APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 
 def _add_plain(records: list[Any], found: Rows) -> None:
-    """Add records by partition, without deserializers. What ConsumerRecord.__init__ does is done here, as the call
-    would take longer than all of it."""
+    """Add records by partition, without deserializers. This makes the assignments of ConsumerRecord.__init__ itself,
+    because the call would take longer than all of them."""
     topic = partition = None
     rows: list[Any] = []
     new_record, append_time = _new_record, _APPEND_TIME

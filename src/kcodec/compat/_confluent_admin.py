@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods of confluent_kafka.admin.AdminClient on kcodec's Admin.
 
-AdminClient of confluent_kafka checks the arguments, makes a future for each item, and calls these methods with one
-future for the results of all. A thread makes the requests.
+AdminClient of confluent_kafka checks the arguments and creates a future for each item. It calls these methods with one
+future for the results of all items. A thread sends the requests.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.offsets import OffsetAndMetadata
 from kcodec.offsets import TopicPartition as Partition
 
-# Its stubs do not export all of the names.
+# The stubs of confluent_kafka do not export all of the names.
 admin: Any = _admin
-#: Requests of one client under way at a time.
+#: Maximum number of calls of one client that run at the same time.
 THREADS = 4
 SPECS = {
     cimpl.OFFSET_SPEC_LATEST: "latest",
@@ -96,7 +96,7 @@ class AdminMethods:
         self._reader = None
         self._settings = settings = settings_of(
             "Admin", arguments, keywords
-        )  # kept alive: the observer has a weak reference
+        )  # keeps the settings alive, because the observer has only a weak reference
         self._events = Events()
         self._observer = Observer(settings, self._events, "producer")
         reader = ClusterReader(settings.options, self._observer)
@@ -119,7 +119,7 @@ class AdminMethods:
         return limit_of(self._open().options, *timeouts)
 
     def _start(self, future: Future[Any], work: Callable[[], Any]) -> None:
-        """Run a call in a thread. Its result or its error is that of the future."""
+        """Run a call in a thread. The future gets its result or its error."""
 
         def run() -> None:
             try:
@@ -142,7 +142,7 @@ class AdminMethods:
         request_timeout: float = UNSET,
         operation_timeout: float = UNSET,
     ) -> None:
-        """Create topics; the results are by name."""
+        """Create topics. The results are by name."""
         limit = self._limit(request_timeout, operation_timeout)
         check_flag("validate_only", validate_only)
         wanted = [new_topic(one) for one in topics]
@@ -152,7 +152,7 @@ class AdminMethods:
     def delete_topics(
         self, topics: list[str], future: Future[Any], request_timeout: float = UNSET, operation_timeout: float = UNSET
     ) -> None:
-        """Delete topics; the results are by name."""
+        """Delete topics. The results are by name."""
         limit = self._limit(request_timeout, operation_timeout)
         check_list("topics", topics, str)
         call = self._admin().delete_topics
@@ -166,7 +166,7 @@ class AdminMethods:
         request_timeout: float = UNSET,
         operation_timeout: float = UNSET,
     ) -> None:
-        """Increase the number of partitions; the results are by name of the topic."""
+        """Increase the number of partitions. The results are by topic name."""
         limit = self._limit(request_timeout, operation_timeout)
         check_list("topics", topics)
         check_flag("validate_only", validate_only)
@@ -181,7 +181,7 @@ class AdminMethods:
         request_timeout: float = UNSET,
         include_authorized_operations: bool = False,
     ) -> None:
-        """Describe topics; the results are in the order of the names."""
+        """Describe topics. The results are in the order of the names."""
         limit = self._limit(request_timeout)
         check_names("topics", topic_names)
         check_flag("include_authorized_operations", include_authorized_operations)
@@ -216,7 +216,7 @@ class AdminMethods:
     def describe_configs(
         self, resources: list[Any], future: Future[Any], request_timeout: float = UNSET, broker: int = -1
     ) -> None:
-        """Describe the settings of resources; the results are by resource."""
+        """Describe the settings of resources. The results are by resource."""
         limit = self._limit(request_timeout)
         check_list("resources", resources)
         wanted = {resource_of(one): one for one in resources}
@@ -236,7 +236,7 @@ class AdminMethods:
         request_timeout: float = UNSET,
         broker: int = -1,
     ) -> None:
-        """Change settings; the results are by resource."""
+        """Change settings. The results are by resource."""
         check_list("resources", resources)
         limit = self._limit(request_timeout)
         wanted = {resource_of(one): one for one in resources}
@@ -257,9 +257,9 @@ class AdminMethods:
         request_timeout: float = UNSET,
         broker: int = -1,
     ) -> None:
-        """Replace the settings of resources; the results are by resource.
+        """Replace the settings of resources. The results are by resource.
 
-        The settings that are set now are read first. Those that are not named are deleted in the same request.
+        The current settings are read first. The request also deletes the current settings that are not named.
         """
         limit = self._limit(request_timeout)
         check_list("resources", resources)
@@ -278,7 +278,7 @@ class AdminMethods:
     # Permissions
 
     def create_acls(self, acls: list[Any], future: Future[Any], request_timeout: float = UNSET) -> None:
-        """Add permissions; the results are in the order of the permissions."""
+        """Add permissions. The results are in the order of the permissions."""
         limit = self._limit(request_timeout)
         check_list("acls", acls, admin.AclBinding)
         wanted, call = [acl_of(one) for one in acls], self._admin().create_acls
@@ -298,7 +298,7 @@ class AdminMethods:
         self._start(future, lambda: confluent_acls(call(chosen, timeout=limit)))
 
     def delete_acls(self, filters: list[Any], future: Future[Any], request_timeout: float = UNSET) -> None:
-        """Delete the permissions that filters select; the results are in the order of the filters."""
+        """Delete the permissions that filters select. The results are in the order of the filters."""
         limit = self._limit(request_timeout)
         check_list("acls", filters, admin.AclBindingFilter)
         chosen, call = [acl_filter_of(one) for one in filters], self._admin().delete_acls
@@ -312,7 +312,7 @@ class AdminMethods:
     def describe_user_scram_credentials(
         self, users: list[str] | None, future: Future[Any], request_timeout: float = UNSET
     ) -> None:
-        """Describe the SCRAM credentials of users, of all users if `users` is None; the results are by user."""
+        """Describe the SCRAM credentials of users, or of all users if `users` is None. The results are by user."""
         limit, client = self._limit(request_timeout), self._admin()
         if users is not None:
             check_names("users", users)
@@ -328,7 +328,7 @@ class AdminMethods:
     def alter_user_scram_credentials(
         self, alterations: list[Any], future: Future[Any], request_timeout: float = UNSET
     ) -> None:
-        """Set passwords and delete credentials; the results are by user."""
+        """Set passwords and delete credentials. The results are by user."""
         limit, call = self._limit(request_timeout), self._admin().alter_user_scram_credentials
         changes = [alteration_of(one) for one in alterations]
         users = list(dict.fromkeys(one.user for one in changes))
@@ -374,7 +374,7 @@ class AdminMethods:
         request_timeout: float = UNSET,
         include_authorized_operations: bool = False,
     ) -> None:
-        """Describe groups; the results are in the order of the ids. Their coordinator is None."""
+        """Describe groups. The results are in the order of the ids. Their coordinator is None."""
         limit = self._limit(request_timeout)
         check_flag("include_authorized_operations", include_authorized_operations)
         call = partial(self._admin().describe_groups, include_authorized_operations=include_authorized_operations)
@@ -389,7 +389,7 @@ class AdminMethods:
         self._start(future, work)
 
     def delete_consumer_groups(self, group_ids: list[str], future: Future[Any], request_timeout: float = UNSET) -> None:
-        """Delete groups; the results are in the order of the ids."""
+        """Delete groups. The results are in the order of the ids."""
         limit = self._limit(request_timeout)
         call = self._admin().delete_groups
 
@@ -402,7 +402,7 @@ class AdminMethods:
     def list_consumer_group_offsets(
         self, request: list[Any], future: Future[Any], require_stable: bool = False, request_timeout: float = UNSET
     ) -> None:
-        """Return the committed offsets of one group, of all partitions that have one or of those that are named."""
+        """Return the committed offsets of one group, for the named partitions or for all partitions with an offset."""
         limit = self._limit(request_timeout)
         (wanted,) = request
         named = wanted.topic_partitions
@@ -443,7 +443,7 @@ class AdminMethods:
         isolation_level_value: int | None = None,
         request_timeout: float = UNSET,
     ) -> None:
-        """Return the offsets that the specifications or timestamps select; the results are by partition."""
+        """Return the offsets that the specifications or timestamps select. The results are by partition."""
         limit = self._limit(request_timeout)
         check_partitions(topic_partitions)
         wanted = {Partition(one.topic, one.partition): one for one in topic_partitions}
@@ -468,7 +468,7 @@ class AdminMethods:
         request_timeout: float = UNSET,
         operation_timeout: float = UNSET,
     ) -> None:
-        """Delete the records before offsets; the results are by partition."""
+        """Delete the records before offsets. The results are by partition."""
         limit = self._limit(request_timeout, operation_timeout)
         wanted = {Partition(one.topic, one.partition): one for one in topic_partition_offsets}
         before = {name: one.offset for name, one in wanted.items()}
@@ -483,11 +483,12 @@ class AdminMethods:
     # The cluster
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
+        """Return a ClusterMetadata of one topic or of all topics. Raise KafkaException if it cannot be read."""
         return self._open("Handle").list_topics(topic, timeout)
 
     def list_groups(self, group: str | None = None, timeout: float = -1) -> list[Any]:
-        """Return the GroupMetadata of one group or all, without their brokers. Raise KafkaException."""
+        """Return the GroupMetadata of one group or of all groups, without their brokers. Raise KafkaException if they
+        cannot be read."""
         client, limit = self._open("Handle").admin, seconds(timeout)
         with as_kafka_exceptions():
             names = list(client.list_groups(timeout=limit)) if group is None else [group]
@@ -502,7 +503,8 @@ class AdminMethods:
         request_timeout: float = UNSET,
         operation_timeout: float = UNSET,
     ) -> None:
-        """Elect leaders, of all partitions that need it if `partitions` is None; the results are by partition."""
+        """Elect leaders of partitions, or of all partitions that need an election if `partitions` is None. The results
+        are by partition."""
         limit, client = self._limit(request_timeout, operation_timeout), self._admin()
         if partitions is not None:
             check_partitions(partitions)
@@ -526,7 +528,7 @@ class AdminMethods:
         self._start(future, work)
 
     def cluster_id(self, timeout: float = -1) -> Any:
-        """Return the id of the cluster. Raise KafkaException."""
+        """Return the id of the cluster. Raise KafkaException if it cannot be read."""
         return self._open("Handle").cluster_id(timeout)
 
     def poll(self, timeout: float = -1) -> int:
@@ -541,7 +543,7 @@ class AdminMethods:
         return True
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        """Authenticate later connections with this user name and password. Raise TypeError unless both are str."""
         self._open().set_credentials(username, password)
 
     def __enter__(self) -> Self:

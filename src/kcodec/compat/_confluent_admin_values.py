@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments and results of confluent_kafka.admin.AdminClient as values of kcodec, and the reverse."""
+"""Conversion of the arguments and results of confluent_kafka.admin.AdminClient to values of kcodec, and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kcodec.client import NewTopic
 from kcodec.compat._confluent_checks import check_assignment, check_list
 from kcodec.compat._confluent_errors import local_error
 
-# Its stubs do not export all of the names.
+# The stubs of confluent_kafka do not export all of the names.
 admin: Any = _admin
 SOURCES = {
     "DYNAMIC_TOPIC_CONFIG": admin.ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -56,7 +56,7 @@ STATES = {
     "Stable": ConsumerGroupState.STABLE,
     "Dead": ConsumerGroupState.DEAD,
     "Empty": ConsumerGroupState.EMPTY,
-    "Unknown": ConsumerGroupState.UNKNOWN,  # a filter with no other state selects no group
+    "Unknown": ConsumerGroupState.UNKNOWN,  # a filter with only this state selects no group
 }
 TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
 
@@ -73,12 +73,12 @@ def new_topic(topic: Any) -> NewTopic:
 
 
 def texts_of(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return settings with numbers as text, as confluent_kafka accepts them."""
+    """Return settings with their numbers converted to text. confluent_kafka accepts both."""
     return {name: None if value is None else str(value) for name, value in (settings or {}).items()}
 
 
 def new_partitions(one: Any) -> Any:
-    """Return the new number of partitions, with the brokers of the new ones if they are given."""
+    """Return the new number of partitions, with the brokers of the new partitions if they are given."""
     if not one.replica_assignment:
         return one.new_total_count
     check_assignment(one.replica_assignment, None, "new_total_count")
@@ -94,7 +94,7 @@ def replaced(resource: Resource, now: Any, settings: dict[str, str]) -> Any:
 
 
 def election_error(found: Any) -> KafkaError | None:
-    """Return the error of an election, None if a leader was elected."""
+    """Return the error of an election, or None if a leader was elected."""
     if isinstance(found, KafkaError) or found is None:
         return found
     return None if found.was_needed else KafkaError(KafkaError.ELECTION_NOT_NEEDED)
@@ -140,7 +140,7 @@ def described_topic(found: Any, nodes: Mapping[int, Any]) -> Any:
 
 
 def operations(found: Any) -> list[Any] | None:
-    """Return the AclOperations that a description has, None if it has none."""
+    """Return the AclOperations of a description, or None if it has none."""
     if found.authorized_operations is None:
         return None
     known = {one.value: one for one in admin.AclOperation}
@@ -152,7 +152,7 @@ def _signed(bits: int) -> int:
 
 
 def resource_of(resource: Any) -> Resource:
-    """Return the resource of a ConfigResource. Raise KafkaException for a type without settings."""
+    """Return the resource of a ConfigResource. Raise KafkaException if resources of this type have no settings."""
     kind = RESOURCES.get(resource.restype)
     if kind is None:
         raise local_error(KafkaError._INVALID_ARG, f"{resource}: expected a topic, a broker or a group")
@@ -166,7 +166,7 @@ def noted(resource: Any, found: Any) -> Any:
 
 
 def entries_of(found: Any) -> Any:
-    """Return the ConfigEntry objects by name, None for an error."""
+    """Return the ConfigEntry objects by name, or None for an error."""
     if isinstance(found, KafkaError):
         return None
     entries = {}
@@ -179,7 +179,7 @@ def entries_of(found: Any) -> Any:
 
 
 def change_of(entry: Any) -> Any:
-    """Return the change of a setting. Raise TypeError for an invalid operation or name."""
+    """Return the change of a setting. Raise TypeError if the operation or the name is invalid."""
     operation = entry.incremental_operation
     if not isinstance(entry.name, str):
         raise TypeError(f"the name of a setting must be str, not {type(entry.name).__name__}")
@@ -226,7 +226,7 @@ def deleted_records(found: Any) -> Any:
 def incremental_changes(resource: Any) -> dict[str, Any]:
     """Return the changes of a resource by name.
 
-    Raise TypeError or ValueError for invalid ones, KafkaException for two changes of one setting.
+    Raise TypeError or ValueError if a change is invalid. Raise KafkaException if a setting has two changes.
     """
     check_list("incremental_configs", resource.incremental_configs)
     found: dict[str, Any] = {}

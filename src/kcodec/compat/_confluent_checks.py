@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments that confluent_kafka makes in C, with its classes of errors."""
+"""Checks of arguments that confluent_kafka makes in C. They raise the same classes of errors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from kcodec.compat._confluent_errors import seconds
 
-#: A timeout that was not given.
+#: Value of a timeout that the program has not passed.
 UNSET = -12345.0
-#: The default timeout of a call, socket.timeout.ms of librdkafka.
+#: The default timeout of a call, which is socket.timeout.ms of librdkafka.
 SOCKET_SECONDS = 60.0
 
 
 def limit_of(options: dict[str, Any], *timeouts: Any) -> float | None:
-    """Return the first timeout in seconds, socket.timeout.ms if it is not given. None means no limit.
+    """Return the first timeout in seconds, or socket.timeout.ms if it was not given.
 
-    Raise TypeError for a timeout that is not a number, ValueError for a negative one.
+    Raise TypeError if a timeout is not a number, and ValueError if it is negative.
     """
     for one in timeouts:
         if isinstance(one, bool) or not isinstance(one, int | float):
@@ -38,7 +38,8 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_list(name: str, values: Any, kind: type | None = None) -> None:
-    """Raise TypeError unless the value is a list, ValueError if it is empty or has a value of another type."""
+    """Raise TypeError unless the value is a list. Raise ValueError if the list is empty or has a value of another
+    type."""
     if not isinstance(values, list):
         raise TypeError(f"{name} must be a list, not {type(values).__name__}")
     if not values:
@@ -48,7 +49,7 @@ def check_list(name: str, values: Any, kind: type | None = None) -> None:
 
 
 def check_names(name: str, values: Iterable[Any]) -> None:
-    """Raise TypeError for a value that is not text, ValueError for an empty one."""
+    """Raise TypeError if a value is not a str, and ValueError if it is empty."""
     for one in values:
         if not isinstance(one, str):
             raise TypeError(f"{name} must be str, not {type(one).__name__}")
@@ -64,7 +65,7 @@ def check_offsets(request: list[Any]) -> None:
 
 
 def check_assignment(assignment: Any, count: int | None, what: str) -> None:
-    """Raise ValueError unless a replica_assignment is a list of lists of numbers of brokers."""
+    """Raise ValueError unless a replica_assignment is a list of lists of broker ids."""
     is_valid = isinstance(assignment, list) and all(
         isinstance(one, list) and one and all(isinstance(replica, int) for replica in one) for one in assignment
     )
@@ -73,7 +74,7 @@ def check_assignment(assignment: Any, count: int | None, what: str) -> None:
 
 
 def check_partitions(partitions: Iterable[TopicPartition]) -> None:
-    """Raise ValueError for a partition without a topic or with a negative number."""
+    """Raise ValueError if a partition has no topic or a negative number."""
     for one in partitions:
         if not one.topic or one.partition < 0:
             raise ValueError(f"{one} is not a partition: the topic is empty or the number is negative")

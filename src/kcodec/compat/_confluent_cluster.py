@@ -21,15 +21,15 @@ from kcodec.errors import BrokerError, KcodecError
 log = logging.getLogger("kcodec.compat")
 #: Mechanisms with a user name and a password.
 PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
-#: How long the first connection is tried.
+#: Maximum time of the attempts to make the first connection.
 CONNECT_SECONDS = 60.0
 
-# Its stubs do not export all of the names.
+# The stubs of confluent_kafka do not export all of the names.
 admin: Any = _admin
 
 
 class ClusterReader:
-    """An Admin with the connection options of another client, made when it is first needed."""
+    """An Admin with the connection options of another client. It is created when it is first needed."""
 
     def __init__(self, options: dict[str, Any], observer: Observer) -> None:
         self.options = _of_every_client(options)
@@ -40,7 +40,7 @@ class ClusterReader:
 
     def connect(self) -> None:
         """Connect in the background, as librdkafka does when a client is created, so that failures are reported."""
-        _ = self.admin  # made here, so that its errors are those of the client that is created
+        _ = self.admin  # created here, so that the constructor of the client raises its errors
         threading.Thread(target=self._connect, name="kcodec.compat.confluent", daemon=True).start()
 
     def _connect(self) -> None:
@@ -51,7 +51,7 @@ class ClusterReader:
 
     def set_credentials(self, username: str, password: str, *clients: Any) -> None:
         """Authenticate later connections of these clients with other credentials. Raise TypeError unless both are str,
-        KafkaException for invalid ones. Without SASL it has no effect."""
+        and KafkaException if they are invalid. Without a password mechanism of SASL, this has no effect."""
         for name, value in (("username", username), ("password", password)):
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be str, not {type(value).__name__}")
@@ -65,7 +65,7 @@ class ClusterReader:
 
     @property
     def admin(self) -> Admin:
-        """The Admin."""
+        """The Admin, which is created with the first use."""
         with self._lock:
             if self._admin is None:
                 self._admin = Admin(**self.options)
@@ -78,14 +78,14 @@ class ClusterReader:
                 self._admin.close()
 
     def cluster_id(self, timeout: float) -> str | None:
-        """Return the id of the cluster. Raise KafkaException."""
+        """Return the id of the cluster. Raise KafkaException if it cannot be read."""
         with as_kafka_exceptions():
             return self.admin.describe_cluster(timeout=seconds(timeout)).cluster_id
 
     def list_topics(self, topic: str | None, timeout: float) -> Any:
-        """Return the brokers, and one topic or all. An unknown topic is in the result, with its error.
+        """Return the brokers, and one topic or all topics. An unknown topic is in the result, with its error.
 
-        Raise KafkaException.
+        Raise KafkaException if they cannot be read.
         """
         found: Any = admin.ClusterMetadata()
         limit = seconds(timeout)
@@ -121,7 +121,7 @@ class ClusterReader:
 
 
 def _topic(described: TopicDescription) -> Any:
-    """Return a topic as confluent_kafka does."""
+    """Return a topic as a TopicMetadata of confluent_kafka."""
     topic: Any = admin.TopicMetadata()
     topic.topic = described.name
     for one in described.partitions:
@@ -135,7 +135,7 @@ def _topic(described: TopicDescription) -> Any:
 
 
 def _of_every_client(options: dict[str, Any]) -> dict[str, Any]:
-    """Return those options that an Admin has."""
+    """Return the options that an Admin has."""
     found: dict[str, Any] = {}
     for name, value in options.items():
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods of confluent_kafka.Consumer on a consumer of kcodec.
 
-Callbacks run inside `poll`, `consume`, `unsubscribe` and `close`, in the thread that calls them.
+Callbacks are called inside `poll`, `consume`, `unsubscribe` and `close`, on the thread that calls these methods.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from kcodec.compat._confluent_topics import SubscribedTopics
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-#: One wait of a poll; with enable.partition.eof it is shorter.
+#: Maximum duration of one wait of a poll. It is shorter with enable.partition.eof.
 STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
-#: Time to leave the group for a consumer that was deleted and not closed.
+#: Maximum time for a consumer that was deleted without `close` to leave its group.
 DELETED_SECONDS = 3.0
 #: Minimum time between two reports of the same persistent error of the group or of the client by `poll`.
 REPORT_SECONDS = 1.0
@@ -81,20 +81,20 @@ class ConsumerMethods:
         self._is_late_reported = False
         #: The texts of persistent errors, and the monotonic time at which `poll` reports each one again.
         self._reported: dict[str, float] = {}
-        #: "assign" or "revoke" while such a callback runs.
+        #: "assign" or "revoke" while a rebalance callback of this kind runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
-        #: Whether such a callback has called `close`.
+        #: Whether a rebalance callback has called `close`.
         self._is_close_requested = False
-        #: Whether `close` runs: it gives all partitions up, whatever its callbacks assign.
+        #: Whether `close` is in progress. It revokes all partitions, even if its callbacks assign some.
         self._is_closing = False
-        #: Whether the last callback of the group was on_revoke.
+        #: Whether the last rebalance callback was on_revoke.
         self._has_revoked = False
-        #: What such a callback has raised last.
+        #: The last exception of a rebalance callback.
         self._raised: BaseException | None = None
         #: The callbacks of `subscribe` by name.
         self._functions: dict[str, Callable[..., Any] | None] = {}
-        #: What the next commit without arguments commits.
+        #: The offsets for the next commit without arguments.
         self._stored: Offsets = {}
         self._positions: Offsets = {}
         self._assigned: dict[TopicPartition, int] = {}
@@ -126,9 +126,11 @@ class ConsumerMethods:
         on_revoke: Callable[..., Any] | None = None,
         on_lost: Callable[..., Any] | None = None,
     ) -> None:
-        """Subscribe to topics; one that begins with ^ is a regular expression. Raise KafkaException.
+        """Subscribe to topics. A name that begins with ^ is a regular expression.
 
-        on_assign, on_revoke, on_lost: called with this consumer and the partitions.
+        on_assign, on_revoke, on_lost: Callbacks that are called with this consumer and the partitions.
+
+        Raise TypeError if an argument has a wrong type, and KafkaException if the topics are invalid.
         """
         consumer = self._open()
         if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
@@ -168,7 +170,8 @@ class ConsumerMethods:
                     raise local_error(KafkaError._INVALID_ARG, text) from error
 
     def _pattern(self, topics: list[str]) -> str:
-        """Return one expression that matches the whole names. librdkafka's match the beginning of a name."""
+        """Return one expression that matches whole names. The expressions of librdkafka match the beginning of a
+        name."""
         rest = "" if self._is_of_consumer_protocol else ".*"
         return "|".join(f"(?:{one}){rest}" if one.startswith("^") else re.escape(one) for one in topics)
 
@@ -188,10 +191,10 @@ class ConsumerMethods:
     def _call_back(self, name: str, partitions: frozenset[TopicPartition]) -> None:
         has_revoked, self._has_revoked = self._has_revoked, name == "on_revoke"
         if name == "on_assign" and not (partitions or has_revoked) and self._is_of_consumer_protocol:
-            return  # librdkafka has nothing to report: the member keeps its partitions, or has none yet
+            return  # librdkafka reports nothing here, because the member keeps its partitions, or has none yet
         kind, function = "assign" if name == "on_assign" else "revoke", self._functions[name]
         if kind == "assign":
-            if self._assigned and not self._is_cooperative:  # chosen by the program before the group assigned any
+            if self._assigned and not self._is_cooperative:  # the program has assigned them before the group
                 self._open().replace_assignment(partitions)
                 self._forget(list(self._assigned))
             self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
@@ -229,15 +232,15 @@ class ConsumerMethods:
             self._close_if_requested()
 
     def _is_of_callback(self, error: BaseException) -> bool:
-        """Return whether a callback of a rebalance has raised this error."""
+        """Return whether a rebalance callback has raised this error."""
         return error is self._raised
 
     def assign(self, partitions: list[Any]) -> None:
-        """Read exactly these partitions, each from its offset: a number, or OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
-        or OFFSET_INVALID, which is the committed offset. Raise KafkaException.
+        """Read exactly these partitions, each from its offset. The offset is a number, OFFSET_BEGINNING or OFFSET_END.
+        OFFSET_STORED and OFFSET_INVALID stand for the committed offset.
 
-        After `subscribe` this is possible with the eager rebalance protocol, and lasts until the next rebalance. In a
-        callback of `close` it has no effect.
+        After `subscribe`, this call is possible with the eager rebalance protocol, and its effect lasts until the next
+        rebalance. In a callback of `close`, it has no effect. Raise KafkaException if the call is not possible.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         if self._is_closing:
@@ -251,17 +254,17 @@ class ConsumerMethods:
             return
         with as_kafka_exceptions():
             if any(one in self._assigned for one in wanted):
-                consumer.assign([])  # begin at the given offsets, not at the positions
+                consumer.assign([])  # the consumer then begins at the given offsets, and not at its positions
             self._forget(list(self._assigned))
             consumer.assign(wanted)
             self._begin_at(wanted)
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        """Read these partitions in addition. Raise KafkaException.
+        """Read these partitions in addition to the assigned ones.
 
-        After `subscribe` this is possible with the cooperative rebalance protocol. In on_assign, this call also sets
+        After `subscribe`, this call is possible with the cooperative rebalance protocol. In on_assign, it also sets
         the offsets of the partitions that are being assigned. No rebalance revokes partitions that the group has not
-        assigned. In a callback of `close`, this call has no effect.
+        assigned. In a callback of `close`, this call has no effect. Raise KafkaException if the call is not possible.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         if self._is_closing:
@@ -274,7 +277,7 @@ class ConsumerMethods:
         if known:
             raise local_error(KafkaError._CONFLICT, f"{min(known)} can't be added: it is assigned already")
         if self._rebalance == "assign":
-            # What this call leaves out is not read, unless a later call of the same callback adds it.
+            # Partitions that are not named here are not read, unless a later call in the same callback adds them.
             self._rebalancing = given - wanted.keys()
         with as_kafka_exceptions():
             if not self._is_subscribed:
@@ -314,7 +317,7 @@ class ConsumerMethods:
             if self._rebalance != "assign" or not wanted or self._rebalancing ^ wanted.keys():
                 consumer.replace_assignment(wanted)
             if self._rebalance == "assign":
-                self._rebalancing = frozenset()  # a later call of this callback replaces what this one has assigned
+                self._rebalancing = frozenset()  # a later call in this callback replaces this assignment
             self._forget(list(self._assigned))
             self._begin_at(wanted)
 
@@ -338,11 +341,11 @@ class ConsumerMethods:
             consumer.seek(partition, OffsetAndMetadata(place.offset, "", -1 if epoch is None else epoch))
 
     def unassign(self) -> None:
-        """Stop reading the assigned partitions. In on_revoke it has no effect, as they are revoked anyway."""
+        """Stop reading the assigned partitions. In on_revoke, this has no effect, because they are revoked anyway."""
         self.assign([])
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
-        """Stop reading these partitions. In on_revoke it has no effect on those that are revoked anyway."""
+        """Stop reading these partitions. In on_revoke, this has no effect on partitions that are revoked anyway."""
         consumer, gone = self._open(), frozenset(checked_places(partitions))
         if self._is_closing:
             return
@@ -364,7 +367,7 @@ class ConsumerMethods:
         self._forget(gone)
 
     def assignment(self) -> list[Any]:
-        """Return the assigned partitions with the offsets that they were assigned with."""
+        """Return the assigned partitions with the offsets at which they were assigned."""
         found = self._open().assignment()
         return [Place(*one, self._assigned.get(one, OFFSET_INVALID)) for one in sorted(found)]
 
@@ -373,8 +376,9 @@ class ConsumerMethods:
     poll = poll_message
 
     def _poll(self, timeout: float) -> Any:
-        """Return a message that the compiled `poll` has not found at once. After an interruption, such as Ctrl-C, the
-        next call returns it."""
+        """Wait for a message that was not immediately available to the compiled `poll`, and return it. Return None
+        after the timeout. If an interruption, such as Ctrl-C, keeps the message from the program, the next call returns
+        it."""
         check_timeout(timeout)
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Any] = []
@@ -386,9 +390,11 @@ class ConsumerMethods:
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return up to num_messages messages, fewer after `timeout` seconds. Raise ValueError for a wrong number.
+        """Return up to num_messages messages. Return fewer messages after `timeout` seconds. A negative timeout means
+        no limit.
 
-        If Ctrl-C or an exception of a callback interrupts it, the next call returns the messages again.
+        If Ctrl-C or an exception of a callback interrupts the call, the next call returns the messages again. Raise
+        ValueError if num_messages is not between 0 and 1,000,000.
         """
         self._open()
         if not hasattr(num_messages, "__index__"):
@@ -410,8 +416,10 @@ class ConsumerMethods:
         return found
 
     def _give_back(self, messages: list[Any], stored: Offsets) -> None:
-        """Continue at the first of these messages, which the program did not get. `stored` has the offsets before the
-        call."""
+        """Continue at the first of these messages, because the program did not get them.
+
+        stored: Offsets to commit as they were before the call.
+        """
         if self._kcodec is None:
             return
         first: dict[TopicPartition, Any] = {}
@@ -426,14 +434,15 @@ class ConsumerMethods:
                 self._stored[name] = stored[name]
 
     def _add_next(self, found: list[Any], deadline: float | None) -> bool:
-        """Append the next message, or the message of an error. Return False if nothing arrives until the deadline."""
+        """Append the next message, or a message with an error. Return False if no message arrives before the
+        deadline."""
         consumer, events, feed = self._open(), self._events, self._feed
         longest = EOF_STEP_SECONDS if self._settings.reports_eof else STEP_SECONDS
         while True:
             self._observer.report_statistics(0)
             if not events.is_empty:
                 events.serve()
-                consumer = self._open()  # a callback may have closed it
+                consumer = self._open()  # a callback may have closed the consumer
             wanted = len(found) + 1
             feed.take_into(found, wanted)
             if len(found) == wanted:
@@ -471,7 +480,7 @@ class ConsumerMethods:
                 return False
 
     def _is_news(self, text: str) -> bool:
-        """Return whether an error with this text was not reported within REPORT_SECONDS. Note that it is reported
+        """Return True if no error with this text was reported within REPORT_SECONDS, and note that it is reported
         now."""
         now = time.monotonic()
         self._reported = {each: until for each, until in self._reported.items() if now < until}
@@ -481,8 +490,8 @@ class ConsumerMethods:
         return True
 
     def _problem(self, consumer: FeedingConsumer) -> Any:
-        """Return the message about a late poll or a missing topic, each only once. Return None if there is no
-        problem."""
+        """Return a message about a late poll or a missing topic, but only once for each problem. Return None if there
+        is no problem."""
         is_reported, self._is_late_reported = self._is_late_reported, consumer.is_late
         if self._is_late_reported and not is_reported:
             text = (
@@ -492,7 +501,7 @@ class ConsumerMethods:
         return consumer.missing_topic(self._topics)
 
     def _delivered(self, record: Record) -> None:
-        """Note the last record of a partition that was returned."""
+        """Note the last record of a partition that was returned to the program."""
         partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
         following = record.offset + 1
         epoch = record.leader_epoch
@@ -513,7 +522,8 @@ class ConsumerMethods:
                     self._stored[partition] = reached
 
     def _end_of_partition(self, consumer: FeedingConsumer) -> Any:
-        """Return the message of a partition whose end was reached (_PARTITION_EOF), once for each end."""
+        """Return a message for a partition whose end was reached (_PARTITION_EOF), once for each end. Return None if
+        there is no such partition."""
         is_committed = str(self._settings.options.get("isolation_level", "read_committed")) == "read_committed"
         for partition, state in consumer.health().partitions.items():
             lag = state.stable_lag if is_committed and state.stable_lag is not None else state.lag
@@ -522,7 +532,7 @@ class ConsumerMethods:
                 continue
             known = self._positions.get(partition)
             if known is not None and known.offset > position:
-                continue  # it was moved, and the position is still the former one
+                continue  # the program has moved the position, and this is still the previous one
             self._ends[partition] = position
             text = f"the end of {partition} was reached at offset {position}"
             error = KafkaError(KafkaError._PARTITION_EOF, text)
@@ -532,7 +542,8 @@ class ConsumerMethods:
     # Positions
 
     def seek(self, partition: Any) -> None:
-        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned."""
+        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if the partition is not
+        assigned."""
         consumer = self._open()
         ((name, place),) = checked_places([partition]).items()
         if name not in consumer.assignment():
@@ -547,30 +558,32 @@ class ConsumerMethods:
         self._ends.pop(name, None)
 
     def pause(self, partitions: list[Any]) -> None:
-        """Stop the delivery of these partitions. One that is not assigned is left out, as by librdkafka."""
+        """Stop the delivery of these partitions. Partitions that are not assigned are ignored, as in librdkafka."""
         consumer = self._open()
         consumer.pause(*consumer.assignment().intersection(checked_places(partitions)))
 
     def resume(self, partitions: list[Any]) -> None:
-        """Deliver these partitions again. One that is not assigned is left out, as by librdkafka."""
+        """Deliver these partitions again. Partitions that are not assigned are ignored, as in librdkafka."""
         consumer = self._open()
         consumer.resume(*consumer.assignment().intersection(checked_places(partitions)))
 
     def position(self, partitions: list[Any]) -> list[Any]:
-        """Return the offsets after the last messages, and after the markers that a later `poll` has passed;
-        OFFSET_INVALID before the first."""
+        """Return the offsets after the last messages, and after the markers that a later `poll` has passed. The offset
+        is OFFSET_INVALID before the first message."""
         wanted = checked_places(partitions)
         self._pass_markers(wanted)
         return [place_of(one, self._positions.get(one)) for one in wanted]
 
     def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
-        """Return the first offset and the end of a partition, from its leader. Raise KafkaException.
+        """Return the first offset and the end of a partition. They are requested from its leader.
 
-        Under read_committed the end is the last stable offset, as with librdkafka.
+        With read_committed, the end is the last stable offset, as with librdkafka.
 
-        cached: Return the log start offset and the high watermark of the last Fetch response, without a request. They
-                are
-                OFFSET_INVALID if unknown.
+        timeout: Maximum time of each of the two requests, in seconds. Negative: the default of kcodec, 60 seconds.
+        cached: Whether to return the log start offset and the high watermark of the last Fetch response instead,
+            without a request. They are OFFSET_INVALID if they are unknown.
+
+        Raise KafkaException if the request fails.
         """
         consumer = self._open()
         (name,) = checked_places([partition])
@@ -582,10 +595,10 @@ class ConsumerMethods:
             return first[name], consumer.end_offsets([name], limit)[name]
 
     def offsets_for_times(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
-        """Return the first offsets at or after the times in ms that the partitions have as their offsets.
+        """Return the first offsets at or after some times. The offset of each partition is the time, in ms since 1970.
 
         If the time is OFFSET_END or OFFSET_BEGINNING, the end or the first offset of the partition is looked up. The
-        offset is OFFSET_END if no record has this timestamp or a later one. Raise KafkaException.
+        result is OFFSET_END if no record has this timestamp or a later one. Raise KafkaException if the request fails.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         if not wanted:
@@ -613,13 +626,13 @@ class ConsumerMethods:
         asynchronous: bool = True,
         **keywords: Any,
     ) -> list[Any] | None:
-        """Commit the offset after a message, or offsets, or the offsets delivered or stored since the last commit.
+        """Commit the offset after a message, or the given offsets. Without both, commit the offsets that were delivered
+        or stored since the last commit.
 
-        asynchronous: Return None immediately. A later `poll` calls on_commit of the configuration. Otherwise, return
-                      the
-                      committed offsets.
+        asynchronous: Whether to return None immediately. A later `poll` then calls on_commit of the configuration. With
+            False, wait for the response and return the committed offsets.
 
-        Raise KafkaException: _NO_OFFSET if there is nothing to commit, and the errors of the group.
+        Raise KafkaException (_NO_OFFSET) if there is nothing to commit, and KafkaException for the errors of the group.
         """
         consumer = self._open()
         asynchronous = bool(keywords.pop("async", asynchronous))
@@ -675,7 +688,8 @@ class ConsumerMethods:
     def store_offsets(self, message: Message | None = None, offsets: list[Any] | None = None) -> None:
         """Store offsets for the next commit. enable.auto.offset.store must be false.
 
-        Raise KafkaException: _INVALID_ARG without that setting, _STATE for a partition that is not assigned.
+        Raise KafkaException (_INVALID_ARG) without that setting, and KafkaException (_STATE) if a partition is not
+        assigned.
         """
         consumer = self._open()
         if message is not None and offsets is not None:
@@ -698,8 +712,8 @@ class ConsumerMethods:
         self._stored.update(wanted)
 
     def committed(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
-        """Return the committed offsets of the group, OFFSET_INVALID for a partition without one. Raise
-        KafkaException."""
+        """Return the committed offsets of the group. The offset is OFFSET_INVALID for a partition without a committed
+        offset. Raise KafkaException if the request fails."""
         consumer, wanted, limit = self._open(), checked_places(partitions), seconds(timeout)
         with as_kafka_exceptions():
             found = consumer.committed(list(wanted), limit)
@@ -710,32 +724,35 @@ class ConsumerMethods:
     def memberid(self) -> str | None:
         """Return the id of the member of the group.
 
-        With group.protocol=classic, None before it has joined. With group.protocol=consumer, the client chooses the id.
+        With group.protocol=classic, the result is None before the member has joined. With group.protocol=consumer, the
+        client chooses the id.
         """
         return self._open().member_id() or None
 
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the group's metadata for send_offsets_to_transaction() of a producer of kcodec.compat.confluent."""
+        """Return the metadata of the group, for send_offsets_to_transaction() of a producer of
+        kcodec.compat.confluent."""
         return self._open().group_metadata()
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
+        """Return a ClusterMetadata of one topic or of all topics. Raise KafkaException if it cannot be read."""
         self._handle()
         return self._cluster.list_topics(topic, timeout)
 
     def cluster_id(self, timeout: float = -1) -> Any:
-        """Return the id of the cluster. Raise KafkaException."""
+        """Return the id of the cluster. Raise KafkaException if it cannot be read."""
         self._handle()
         return self._cluster.cluster_id(timeout)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        """Authenticate later connections with this user name and password. Raise TypeError unless both are str."""
         self._cluster.set_credentials(username, password, self._handle())
 
     def close(self) -> None:
-        """Commit if automatic commits are enabled, call on_revoke, leave the group, and end.
+        """Commit if automatic commits are enabled, call on_revoke, leave the group, and close the connections.
 
-        In a rebalance callback, this happens after the call that runs the callback, because the group waits for it.
+        In a rebalance callback, the consumer is closed only after the call that runs the callback, because the group
+        waits for that call.
         """
         consumer = self._kcodec
         if consumer is None:
@@ -770,21 +787,21 @@ class ConsumerMethods:
 
     def __del__(self) -> None:
         consumer = getattr(self, "_kcodec", None)
-        if consumer is not None and not sys.is_finalizing():  # librdkafka leaves the group, too
-            with contextlib.suppress(RuntimeError, errors.KcodecError):  # deleted on the I/O thread, or no broker
+        if consumer is not None and not sys.is_finalizing():  # as in librdkafka, the consumer leaves its group
+            with contextlib.suppress(RuntimeError, errors.KcodecError):  # on the I/O thread, or without a broker
                 consumer.close(DELETED_SECONDS)
             self._cluster.close()
 
 
 def _partition_of(error: errors.KcodecError) -> TopicPartition | None:
-    """Return the partition that an error is about."""
+    """Return the partition to which an error belongs, or None."""
     place = getattr(error, "topic_partition", None) or getattr(error, "partition", None)
     resource = getattr(error, "resource", None)
     return resource if place is None and isinstance(resource, TopicPartition) else place
 
 
 def _failed(error: errors.KcodecError, partition: TopicPartition | None) -> Any:
-    """Return the message for an error of a partition or the group. As with librdkafka, its value is the text of the
+    """Return the message for an error of a partition or of the group. As in librdkafka, its value is the text of the
     error."""
     found = kafka_error(error)
     if partition is None:
@@ -794,7 +811,7 @@ def _failed(error: errors.KcodecError, partition: TopicPartition | None) -> Any:
 
 
 class ConfluentConsumer(ConsumerMethods):
-    """confluent_kafka.Consumer on kcodec's consumer: its methods, configuration names, errors and callbacks."""
+    """confluent_kafka.Consumer on kcodec's consumer, with its methods, configuration names, errors and callbacks."""
 
 
 class DeserializingConsumer(confluent_kafka.DeserializingConsumer, ConsumerMethods):  # type: ignore[misc]

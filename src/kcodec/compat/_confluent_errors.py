@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors and offsets of kcodec as values of confluent_kafka.
+"""Conversion of errors and offsets of kcodec to values of confluent_kafka.
 
-An error becomes a KafkaError with the code that librdkafka uses, in a KafkaException.
+An error becomes a KafkaException. It contains a KafkaError with the code that librdkafka uses.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ValueError, KafkaError._INVALID_ARG),
     (TypeError, KafkaError._INVALID_ARG),
 )
-#: What a record of which no acknowledgment arrived in time ends with.
+#: Codes of a record that was not acknowledged in time.
 RECORD_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.DeliveryTimeoutError, KafkaError._MSG_TIMED_OUT),
     (errors.RequestTimedOutError, KafkaError._MSG_TIMED_OUT),
 )
 FATAL = (errors.ProducerFencedError, errors.TransactionTimedOutError, errors.FatalTransactionError)
-#: Codes of a transactional request after which librdkafka's producer can only be closed, while kcodec's can abort and
-#: go on if no other producer took over.
+#: Codes of a transactional request after which librdkafka's producer can only be closed. The producer of kcodec can
+#: abort and continue if no other producer has taken over.
 FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
-#: confluent_kafka commits this character after the metadata of an offset, and reads wrong text if it is missing.
+#: confluent_kafka commits this character after the metadata of an offset. If it is missing, it reads a wrong text.
 END_OF_TEXT = "\0"
 
 
@@ -66,7 +66,7 @@ def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
 
 
 def code_of(error: BaseException) -> int:
-    """Return the code of an error of kcodec: the broker's number, or one of librdkafka's negative numbers."""
+    """Return the code of an error of kcodec. This is the broker's number, or one of librdkafka's negative numbers."""
     if isinstance(error, errors.EncodeError) and error.field == "partition":
         return KafkaError._UNKNOWN_PARTITION
     if isinstance(error, errors.EncodeError) and error.field == "max_request_size":
@@ -80,7 +80,7 @@ def code_of(error: BaseException) -> int:
 
 
 def _is_fenced(error: BaseException) -> bool:
-    """Return whether a request of a transaction found its epoch too old."""
+    """Return whether a request of a transaction was rejected because its epoch is too old."""
     return isinstance(error, errors.AbortableTransactionError) and error.code in FENCED_CODES
 
 
@@ -95,7 +95,7 @@ def record_error(error: BaseException) -> KafkaError:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the error itself, or the cause of the first error of a group."""
+    """Return the error itself, or the cause of the first error in a group."""
     while isinstance(error, errors.DeliveryErrors | errors.AdminError):
         error = error.exceptions[0]
     if isinstance(error, errors.TopicDeliveryError) and error.__cause__ is not None:
@@ -104,7 +104,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def local_error(code: int, reason: str) -> KafkaException:
-    """Return the exception of an error that the client itself has found."""
+    """Return the exception for an error that the client itself has detected."""
     return KafkaException(KafkaError(code, reason))
 
 
@@ -117,7 +117,8 @@ def not_supported(what: str, instead: str) -> KafkaException:
 def as_kafka_exceptions(is_unchanged: Callable[[BaseException], bool] | None = None) -> Iterator[None]:
     """Raise errors of kcodec as KafkaException, with the original error as its cause.
 
-    is_unchanged: Returns whether an error is raised unchanged, because a callback of the program has raised it.
+    is_unchanged: Function that returns whether an error is raised unchanged, because a callback of the program has
+        raised it.
     """
     try:
         yield
@@ -129,8 +130,8 @@ def as_kafka_exceptions(is_unchanged: Callable[[BaseException], bool] | None = N
 
 @contextmanager
 def as_unknown_partition() -> Iterator[None]:
-    """Raise KafkaException (_UNKNOWN_PARTITION) for a topic or a partition that does not exist, as librdkafka does
-    where it looks up the leader of a partition."""
+    """Raise KafkaException (_UNKNOWN_PARTITION) if a topic or a partition does not exist, as librdkafka does when it
+    looks up the leader of a partition."""
     try:
         yield
     except errors.KcodecError as error:
@@ -140,13 +141,13 @@ def as_unknown_partition() -> Iterator[None]:
 
 
 def written_metadata(metadata: str | None) -> str:
-    """Return the metadata to commit, as confluent_kafka writes it. Empty metadata thus differs from missing
+    """Return the metadata to commit in the format of confluent_kafka, in which empty metadata differs from missing
     metadata."""
     return "" if metadata is None else metadata + END_OF_TEXT
 
 
 def place_of(partition: tuple[str, int], offset: OffsetAndMetadata | None) -> TopicPartition:
-    """Return a partition with a committed offset, OFFSET_INVALID for None."""
+    """Return a partition with a committed offset, or with OFFSET_INVALID for None."""
     if offset is None:
         return TopicPartition(*partition)
     known: dict[str, Any] = {}
@@ -158,8 +159,8 @@ def place_of(partition: tuple[str, int], offset: OffsetAndMetadata | None) -> To
 
 
 def seconds(timeout: float | None) -> float | None:
-    """Return a timeout of librdkafka, where a negative number means no limit, as one of kcodec. Raise TypeError if it
-    is not a number."""
+    """Return a timeout of librdkafka as a timeout of kcodec. A negative number means no limit in librdkafka. It becomes
+    None, for the default timeout of the call in kcodec. Raise TypeError if the timeout is not a number."""
     if timeout is None:
         return None
     check_timeout(timeout)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of a confluent_kafka client, which wait until the program calls `poll`, and the callbacks that they are for.
+"""Events of a confluent_kafka client, and their callbacks. An event waits until the program calls `poll`.
 
-The I/O thread of kcodec adds events; the thread of the program calls the callbacks, as with librdkafka.
+The I/O thread of kcodec adds events. The thread of the program calls the callbacks, as with librdkafka.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from kcodec.compat._confluent_options import Settings
 
 log = logging.getLogger("kcodec.compat")
 
-#: One wait, after which Ctrl-C is noticed on all systems.
+#: Maximum duration of one wait, so that Ctrl-C is noticed on all systems.
 STEP_SECONDS = 0.2
-#: Failed connections are reported to error_cb at most once in this time.
+#: Minimum interval between two reports of failed connections to error_cb.
 ERROR_SECONDS = 1.0
 
 
 class Events(EventQueue):
-    """Functions to call in the program's thread, in order."""
+    """A queue of functions that are called in the program's thread, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self._waiting = Waiting(self)
 
     def notify(self) -> None:
-        """Wake the threads that wait."""
+        """Wake all waiting threads."""
         self._waiting.notify()
 
     def wait(self, seconds: float) -> None:
-        """Wait until an event is there, or the time has passed."""
+        """Wait up to `seconds` for an event."""
         self._waiting.wait(seconds)
 
     def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
-        """As `serve`; wait up to `timeout` seconds for an event, without a limit if it is negative.
+        """Wait up to `timeout` seconds for an event, and call the functions as `serve` does. A negative timeout means
+        no limit.
 
-        look: called before each look, to add events that are due.
+        look: Function that is called before each check of the queue, to add events that are due.
         """
         return self._waiting.serve_within(timeout, look)
 
 
 class DeliveryEvents(ReportQueue):
-    """The events of a producer: delivery reports, and functions as in `Events`."""
+    """The events of a producer: delivery reports, and functions like those of `Events`."""
 
     def __init__(self, settings: Settings, error_of: Callable[[BaseException], Any]) -> None:
         super().__init__(
@@ -68,16 +69,17 @@ class DeliveryEvents(ReportQueue):
         self._waiting = Waiting(self)
 
     def notify(self) -> None:
-        """Wake the threads that wait."""
+        """Wake all waiting threads."""
         self._waiting.notify()
 
     def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
-        """As `Events.serve_within`."""
+        """See `Events.serve_within`."""
         return self._waiting.serve_within(timeout, look)
 
 
 def serve_all(events: EventQueue, failed: list[Exception]) -> None:
-    """Call what waits as a client ends. Keep the first exception of a callback in `failed`, and log the others."""
+    """Call the waiting functions when a client is closed. Add the first exception of a callback to `failed`, and log
+    the others."""
     while not events.is_empty:
         try:
             events.serve()
@@ -93,10 +95,10 @@ def _log_lost(topic: str, error: KafkaError) -> None:
 
 
 class Waiting:
-    """Threads that wait for an event of a queue.
+    """The threads that wait for an event of a queue.
 
-    Each waits for a lock of its own, and not for a Condition: a signal handler that raises in the Python code of that
-    one leaves its lock held, for which the I/O thread would wait then.
+    Each of them waits for its own lock, and not for a Condition. If a signal handler raises an exception in the Python
+    code of a Condition, its lock stays held, and the I/O thread would wait for this lock.
     """
 
     def __init__(self, queue: EventQueue) -> None:
@@ -104,14 +106,14 @@ class Waiting:
         self._locks: deque[Any] = deque()
 
     def notify(self) -> None:
-        """Wake them."""
-        self._queue.is_awaited = False  # before the locks: who comes later finds the event, or sets it again
+        """Wake all waiting threads."""
+        self._queue.is_awaited = False  # before the locks; a later thread finds the event, or sets this again
         with contextlib.suppress(IndexError):
             while True:
                 self._locks.popleft().release()
 
     def wait(self, seconds: float) -> None:
-        """Wait until an event is there, or the time has passed."""
+        """Wait up to `seconds` for an event."""
         arrived = threading.Lock()
         arrived.acquire()
         try:
@@ -120,11 +122,11 @@ class Waiting:
             if self._queue.is_empty:
                 arrived.acquire(timeout=seconds)
         finally:
-            with contextlib.suppress(ValueError):  # it was woken
+            with contextlib.suppress(ValueError):  # `notify` has removed it
                 self._locks.remove(arrived)
 
     def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
-        """As `Events.serve_within`."""
+        """See `Events.serve_within`."""
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
             look()
@@ -137,10 +139,10 @@ class Waiting:
 
 
 class Observer:
-    """The `metrics=` of a client: what error_cb, throttle_cb and stats_cb report.
+    """The `metrics=` of a client, for error_cb, throttle_cb and stats_cb.
 
-    Its methods run on the I/O thread. It refers to the settings and the events weakly, as the I/O thread refers to it:
-    a client that the program has forgotten is collected, also if a callback refers to the client.
+    Its methods run on the I/O thread. The I/O thread refers to it, so it refers to the settings and the events only
+    weakly. A client that the program no longer uses is then collected, even if a callback refers to the client.
     """
 
     def __init__(self, settings: Settings, events: EventQueue, kind: str) -> None:
@@ -154,7 +156,7 @@ class Observer:
         self._last_error = -ERROR_SECONDS
         self._counts: dict[str, int] = {}
         self._is_closed = False
-        #: Failed connections since the last one that was opened, and addresses in bootstrap.servers.
+        #: Number of failed connections since the last successful one, and number of addresses in bootstrap.servers.
         self._failures = 0
         self._addresses = len(str(settings.options.get("bootstrap_servers", "")).split(","))
         self._lags: dict[tuple[str, int], int] = {}
@@ -163,7 +165,7 @@ class Observer:
 
     @property
     def is_used(self) -> bool:
-        """Whether a callback needs it."""
+        """Whether a callback needs this object."""
         wanted = self._settings_of()
         return wanted is not None and any((wanted.error_cb, wanted.throttle_cb, wanted.stats_cb))
 
@@ -173,7 +175,7 @@ class Observer:
             events.add(event)
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Count, and report a failed connection."""
+        """Update the counts. Report a failed connection."""
         with self._lock:
             self._counts[name] = self._counts.get(name, 0) + value
             if name == "connection.opened":
@@ -182,7 +184,8 @@ class Observer:
             self._report_failure(labels.get("node"))
 
     def _report_failure(self, node: object) -> None:
-        """Report a failed connection, and that no broker is left once as many as are known have failed in a row."""
+        """Report a failed connection. If connections to as many brokers as there are addresses have failed in
+        succession, also report that all brokers are down."""
         settings, now = self._settings_of(), time.monotonic()
         with self._lock:
             self._failures += 1
@@ -205,7 +208,7 @@ class Observer:
             error_cb(error)
 
     def close(self) -> None:
-        """Call error_cb no more: the client is closed."""
+        """Stop calling error_cb, because the client is closed."""
         self._is_closed = True
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
@@ -216,7 +219,7 @@ class Observer:
             self._add(partial(settings.throttle_cb, event))
 
     def gauge(self, name: str, value: float, **labels: object) -> None:
-        """Keep the last value."""
+        """Store the last value of a gauge."""
         with self._lock:
             if name == "consumer.lag":
                 self._lags[str(labels["topic"]), int(str(labels["partition"]))] = int(value)
@@ -236,7 +239,10 @@ class Observer:
             events.statistics_at = max(int((time.time() + left) * 1000), 1)
 
     def report_statistics(self, messages: int) -> None:
-        """In the program's thread: add the event of stats_cb if it is due. messages: the length of the producer."""
+        """Add the event of stats_cb if it is due. Call this in the program's thread.
+
+        messages: Number of messages in the producer's queue.
+        """
         settings, now = self._settings_of(), time.monotonic()
         if settings is None or settings.stats_cb is None:
             return
@@ -257,7 +263,7 @@ class Observer:
             found = topics.setdefault(topic, {"topic": topic, "partitions": {}})
             found["partitions"][str(partition)] = {"partition": partition, "consumer_lag": lag}
         now = time.time()
-        # kcodec does not count by broker, so the field is there only if it is known to be empty.
+        # kcodec does not count by broker, so the result has this field only if there are no brokers.
         brokers: dict[str, Any] = {} if self._has_brokers else {"brokers": {}}
         return {
             **brokers,

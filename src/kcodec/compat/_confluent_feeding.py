@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer of kcodec as the facade of confluent_kafka uses it: decoded records for the compiled `poll`, and what
-librdkafka shows of a consumer and kcodec's public consumer does not.
+"""The consumer of kcodec for the facade of confluent_kafka. It provides decoded records for the compiled `poll`, and
+data that a consumer of librdkafka has and kcodec's public consumer does not have.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from kcodec.compat._confluent_places import Offsets
 from kcodec.compat._confluent_topics import SubscribedTopics
 from kcodec.offsets import TopicPartition
 
-#: Records that are decoded at a time, of one partition.
+#: Maximum number of records of one partition that are decoded at a time.
 DECODED_AT_ONCE = 500
 
 set_confluent_message(Message)
 
 
 class FeedingConsumer(KcodecConsumer):
-    """A consumer that hands out what a request has decoded, for the compiled `poll` of the facade."""
+    """A consumer that returns the decoded records of a request, for the compiled `poll` of the facade."""
 
     def request(self, timeout: float) -> Delivery | None:
-        """Return the records of the next request, None if none arrived in time. Raise the errors of `poll`. A partition
-        without a position is reported once; the other partitions are still read."""
+        """Return the records of the next request, or None if no records arrive in time. Raise the errors of `poll`. A
+        partition without a position is reported once. The other partitions are still read."""
         try:
             return self._poll(timeout, lambda: self._core.take_delivery(DECODED_AT_ONCE))
         except (errors.NoOffsetForPartitionError, errors.OffsetOutOfRangeError) as error:
@@ -36,20 +36,25 @@ class FeedingConsumer(KcodecConsumer):
             raise
 
     def member_id(self) -> str:
-        """Return the id of the member of the group; "" before the group has sent it in the classic protocol."""
+        """Return the id of the member of the group. In the classic protocol, it is empty until the coordinator has sent
+        it."""
         return self._run(self._core.member_id())
 
     def passed(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """Return the positions of partitions, or of all, that have moved past delivered records and the markers and
-        aborted records after them."""
+        """Return the positions of partitions, or of all partitions, that have moved past delivered records, and past
+        the markers and aborted records that follow them."""
         return self._core.assignment.passed(partitions)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read: the assigned ones except those that the program has removed."""
+        """Return the partitions that are read. These are the assigned partitions without those that the program has
+        removed."""
         return super().assignment() - self._core.skipped
 
     def replace_assignment(self, partitions: Iterable[TopicPartition], kept: Iterable[TopicPartition] = ()) -> None:
-        """Read exactly these partitions as a member of a group. kept: partitions whose position does not change."""
+        """Read exactly these partitions, as a member of a group.
+
+        kept: Partitions whose positions do not change.
+        """
         self._run(self._core.replace_assignment(partitions, kept))
 
     def drop_added(self) -> None:
@@ -59,7 +64,8 @@ class FeedingConsumer(KcodecConsumer):
             self.replace_assignment(kept, kept)
 
     def last_watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the first offset and the high watermark of the last Fetch response, OFFSET_INVALID if unknown."""
+        """Return the log start offset and the high watermark of the last Fetch response, or OFFSET_INVALID if they are
+        unknown."""
         state = self._core.assignment.partitions.get(partition)
         known = (-1, -1) if state is None else (state.log_start_offset, state.high_watermark)
         low, high = (OFFSET_INVALID if one < 0 else one for one in known)
@@ -71,5 +77,5 @@ class FeedingConsumer(KcodecConsumer):
         return self._core.is_late
 
     def missing_topic(self, topics: SubscribedTopics) -> Any:
-        """Return the message of a subscribed topic that does not exist, None if there is nothing to report."""
+        """Return the message about a subscribed topic that does not exist, or None if there is nothing to report."""
         return topics.take(self._core.cluster)

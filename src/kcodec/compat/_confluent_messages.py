@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that report an error. The class of confluent-kafka before 2.12 cannot be created by a program."""
+"""Messages that report an error. Before confluent-kafka 2.12, a program cannot create objects of the class Message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcodec._fast import ConfluentMessage
 
 
 class ErrorMessage(ConfluentMessage):
-    """A message without a record, at a partition and an offset."""
+    """A message without a record, with a partition and an offset."""
 
     def __init__(self, error: KafkaError, text: str, topic: str | None, partition: int, offset: int):
         self.set_error(error)
@@ -43,8 +43,7 @@ _IS_OWN = _can_be_created()
 def error_message(
     error: KafkaError, text: str, topic: str | None = None, partition: int = 0, offset: int = OFFSET_INVALID
 ) -> Any:
-    """Return an error message with the text as its value, as librdkafka does. If there is no topic, the partition is
-    0."""
+    """Return an error message whose value is the text, as in librdkafka. If there is no topic, the partition is 0."""
     if not _IS_OWN:
         return ErrorMessage(error, text, topic, partition, offset)
     if topic is None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a confluent_kafka client: librdkafka's names and defaults, as options of kcodec's clients.
+"""Conversion of the configuration of a confluent_kafka client, with librdkafka's names and defaults, to options of
+kcodec's clients.
 
-A name that kcodec has no counterpart for raises an error, except for those in ACCEPTED: they adjust how librdkafka does
-its work, and no program can tell the difference from the records.
+A name without a counterpart in kcodec raises an error, except for the names in ACCEPTED. These adjust how librdkafka
+works internally, and do not change the records that a program sends or receives.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ ACCEPTED = frozenset(
         "topic.metadata.refresh.sparse",
     }
 )
-#: Names that are accepted with the one value that kcodec has.
+#: Names that are accepted only with this value, which corresponds to the behavior of kcodec.
 ONLY = {"broker.address.family": "any", "queuing.strategy": "fifo"}
-#: Other names of options of kcodec.
+#: Names with a different name in kcodec.
 SAME = {
     "topic.metadata.refresh.interval.ms": "metadata_max_age_ms",
     "topic.metadata.propagation.max.ms": "unknown_topic_timeout_ms",
     "receive.message.max.bytes": "max_response_bytes",
 }
-#: Least similarity of a mistyped name to the one that is meant, as difflib counts it.
+#: Minimum similarity, as difflib computes it, of a mistyped name to a name that is suggested.
 CLOSE = 0.8
-#: Names that only the facade reads, of a producer but for the first.
+#: Names that only the facade reads. All except the first are for producers.
 OWN = frozenset({"statistics.interval.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes"})
 CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit")
-#: The message timeout of librdkafka that means none, and what kcodec uses for it, in ms.
+#: The message timeout of librdkafka that means no timeout, and the timeout that kcodec uses instead, in ms.
 NO_TIMEOUT, LONGEST_MS = 0, 2**31 - 1
-#: The address of a client without bootstrap.servers: the broadcast address, which TCP cannot connect to.
+#: The address for a client without bootstrap.servers. It is the broadcast address, to which TCP cannot connect.
 NO_BROKERS = "255.255.255.255:9092"
-#: Default limits of a producer: messages, and kilobytes of keys and values.
+#: Default limits of a producer: the number of messages, and the size of keys and values in kilobytes.
 MAX_MESSAGES, MAX_KILOBYTES = 100_000, 1_048_576
 
 
@@ -64,12 +65,12 @@ class Settings:
     """The configuration of one client.
 
     options: Options of the client of kcodec.
-    error_cb, stats_cb, throttle_cb, on_delivery, on_commit: Callbacks, called by `poll` and the like.
-    statistics_seconds: Interval of stats_cb; 0 for none.
+    error_cb, stats_cb, throttle_cb, on_delivery, on_commit: Callbacks that `poll` and similar methods call.
+    statistics_seconds: Interval of stats_cb. 0: stats_cb is not called.
     reports_eof: Whether the end of a partition is reported (enable.partition.eof).
     has_brokers: Whether bootstrap.servers is set. Without it, a client never connects, and its calls time out.
     only_errors: Whether only failures are reported to delivery callbacks (delivery.report.only.error).
-    max_messages, max_bytes: Limits of the records of a producer that are not delivered and reported yet.
+    max_messages, max_bytes: Limits of the records of a producer whose delivery is not reported yet.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -87,11 +88,12 @@ class Settings:
 
 
 def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Settings:
-    """Return the settings of a configuration dictionary and keywords, which override it.
+    """Return the settings for a configuration dictionary and keywords. The keywords override the dictionary.
 
     client: "producer", "consumer" or "Admin".
 
-    Raise TypeError without a dictionary, KafkaException (_INVALID_ARG) for an unknown name or an invalid value.
+    Raise TypeError if there is no configuration. Raise KafkaException (_INVALID_ARG) if a name is unknown or a value is
+    invalid.
     """
     given = _given(arguments, keywords)
     settings = Settings()
@@ -127,7 +129,7 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
 
 
 def _given(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with librdkafka's names; those of default.topic.config override the others."""
+    """Return the configuration with librdkafka's names. The settings in default.topic.config override the others."""
     if len(arguments) > 1 or (arguments and not isinstance(arguments[0], dict)) or not (arguments or keywords):
         raise TypeError("expected configuration dict")
     given: dict[str, Any] = {}
@@ -160,7 +162,7 @@ def _number(given: dict[str, Any], name: str, default: float) -> float:
 
 
 def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of kcodec for what librdkafka's names set."""
+    """Return the options of kcodec for settings with librdkafka's names."""
     options: dict[str, Any] = {}
     for name, value in given.items():
         if name in ACCEPTED or (name == "topic.metadata.refresh.interval.ms" and str(value) == "-1"):
@@ -179,7 +181,7 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_dots(text: str, name: str) -> str:
-    """Return the text of an error about an unknown name, with the name that is meant as librdkafka writes it."""
+    """Return the text of an error about an unknown name, in which the suggested name is written as in librdkafka."""
     near = difflib.get_close_matches(name, [*ACCEPTED, *OWN], n=1, cutoff=CLOSE)
     if near and "did you mean" not in text:
         return f"{text}; did you mean {near[0]!r}?"
@@ -187,7 +189,7 @@ def _in_dots(text: str, name: str) -> str:
 
 
 def _is_ignored(client: str, name: str, value: Any) -> bool:
-    """Return whether only the other kind of client has this property. librdkafka logs a warning and ignores it."""
+    """Return whether only another kind of client has this property. In that case log a warning, as librdkafka does."""
     others = {"producer": ("consumer",), "consumer": ("producer",)}.get(client, ("producer", "consumer"))
     if name in OWN:
         log.warning("%s is a property of a producer and is ignored by this %s", name, client)
@@ -207,7 +209,7 @@ def _is_ignored(client: str, name: str, value: Any) -> bool:
 
 
 def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the options with librdkafka's defaults where a program depends on them."""
+    """Return the options, with librdkafka's defaults for options on which programs depend."""
     if client == "producer":
         return _producer_defaults(options, settings)
     if client == "consumer":
@@ -223,7 +225,7 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
 
 def _producer_defaults(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = {"partitioner": "consistent_random", **options}
-    # The facade itself counts what librdkafka's limits mean, so that `produce` need not wait for buffer space.
+    # The facade itself enforces librdkafka's limits, so that `produce` does not wait for buffer space.
     found["buffer_memory"] = 2 * settings.max_bytes + 67_108_864
     if "enable_idempotence" not in found and found.get("transactional_id") is None:
         is_possible = str(found.get("acks", "all")) in {"all", "-1"} and found.get("retries", 1) != 0
@@ -239,7 +241,8 @@ def _producer_defaults(options: dict[str, Any], settings: Settings) -> dict[str,
 
 
 def _token_provider(oauth_cb: Callable[[str], Any], config: str) -> Callable[[], tuple[str, float]]:
-    """Return a function of kcodec for oauth_cb, which returns a token and the time of its end since 1970."""
+    """Return a token provider of kcodec for oauth_cb, which returns a token and the time at which it expires, in
+    seconds since 1970."""
 
     def provide() -> tuple[str, float]:
         token, ends, *more = oauth_cb(config)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ACLs and SCRAM credentials of confluent_kafka as values of kcodec, and the reverse."""
+"""Conversion of ACLs and SCRAM credentials of confluent_kafka to values of kcodec, and back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from kcodec.admin.security import (
 )
 from kcodec.compat._confluent_errors import local_error
 
-# Its stubs do not export all of the names.
+# The stubs of confluent_kafka do not export all of the names.
 admin: Any = _admin
-#: librdkafka numbers types of resources in its own way; the other enumerations have Kafka's numbers.
+#: librdkafka has its own numbers for the types of resources. The other enumerations have Kafka's numbers.
 RESOURCES = {
     admin.ResourceType.UNKNOWN: ResourceType.UNKNOWN,
     admin.ResourceType.ANY: ResourceType.ANY,
@@ -78,9 +78,9 @@ def _confluent_acl(one: AclBinding) -> Any:
 
 
 def alteration_of(one: Any) -> ScramCredentialUpsertion | ScramCredentialDeletion:
-    """Return the change of SCRAM credentials; the salt is always random.
+    """Return the change of SCRAM credentials. The salt is always random.
 
-    Raise KafkaException for a password that is not text.
+    Raise KafkaException if the password is not text.
     """
     if isinstance(one, admin.UserScramCredentialDeletion):
         return ScramCredentialDeletion(one.user, ScramMechanism(one.mechanism.value))
@@ -93,7 +93,8 @@ def alteration_of(one: Any) -> ScramCredentialUpsertion | ScramCredentialDeletio
 
 
 def confluent_credentials(user: str, found: tuple[ScramCredentialInfo, ...]) -> Any:
-    """Return the description of the SCRAM credentials of a user; the error RESOURCE_NOT_FOUND without any."""
+    """Return the description of the SCRAM credentials of a user, or the error RESOURCE_NOT_FOUND if the user has
+    none."""
     if not found:
         return KafkaError(KafkaError.RESOURCE_NOT_FOUND, f"user {user!r} has no SCRAM credentials")
     infos = [admin.ScramCredentialInfo(admin.ScramMechanism(int(one.mechanism)), one.iterations) for one in found]

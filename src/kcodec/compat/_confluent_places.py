@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions and offsets of confluent_kafka as those of kcodec, and the reverse."""
+"""Conversion of partitions and offsets of confluent_kafka to those of kcodec, and back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
 def checked_places(partitions: list[Any], name: str = "partitions") -> dict[TopicPartition, Any]:
-    """Return the TopicPartitions of confluent_kafka by those of kcodec. Raise TypeError, with the name of the argument,
-    if it is not a list."""
+    """Return the TopicPartitions of confluent_kafka by the TopicPartitions of kcodec. Raise TypeError, which names the
+    argument, if it is not a list."""
     if not isinstance(partitions, list):
         raise TypeError(f"{name} must be a list of TopicPartition, not {type(partitions).__name__}")
     found = {}
@@ -28,7 +28,7 @@ def checked_places(partitions: list[Any], name: str = "partitions") -> dict[Topi
 
 
 def offsets_of(partitions: list[Any]) -> Offsets:
-    """Return the offsets to commit; those that are not set are left out, as by librdkafka."""
+    """Return the offsets to commit. Partitions whose offset is not set are ignored, as in librdkafka."""
     return {
         name: OffsetAndMetadata(
             one.offset, written_metadata(one.metadata), -1 if one.leader_epoch is None else one.leader_epoch
@@ -39,7 +39,8 @@ def offsets_of(partitions: list[Any]) -> Offsets:
 
 
 def offset_after(message: Message) -> Offsets:
-    """Return the offset after a message, nothing if it has no offset. Raise KafkaException for another message."""
+    """Return the offset after a message. Return an empty mapping if the message has no offset. Raise KafkaException if
+    the message is invalid."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if message.error() is not None or topic is None or partition is None:
         raise local_error(KafkaError._INVALID_ARG, "the message has an error, or no topic and partition")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The methods of confluent_kafka.Producer on a producer of kcodec.
 
-Delivery callbacks run inside `poll` and `flush`, in the thread that calls them.
+Delivery callbacks are called inside `poll` and `flush`, on the thread that calls these methods.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class _PurgedError(errors.TransportError):
 
 
 class ReportingProducer(KcodecProducer):
-    """A producer whose records report their outcome to the facade, as nothing else knows of their deliveries."""
+    """A producer whose records report their outcome to the facade. Their deliveries are not used otherwise."""
 
     def report_to(self, reports: DeliveryEvents, send: Callable[..., Any], partitioner: object) -> None:
-        """Let the records that `reports` appends end there."""
+        """Make `reports` receive the outcome of the records that it appends."""
         self._core.accumulator.failures = None
         reports.attach(self._core.accumulator, send, partitioner)
 
     def drop(self, in_flight: bool) -> None:
-        """Fail the records that are not in flight, or all."""
+        """Fail the records that are not in flight. With `in_flight`, fail all records."""
 
         def error_of(batch: Any) -> _PurgedError:
             return _PurgedError("the record was purged", possibly_sent=in_flight and batch.attempts > 0)
@@ -86,7 +86,7 @@ class ProducerMethods:
             self._settings.options["metrics"] = self._observer
         self._is_initialized = False
         self._has_tried = False
-        #: The fatal error that a call of transactions has raised.
+        #: The fatal error that a transaction call has raised.
         self._fatal: KafkaError | None = None
         self._cluster = ClusterReader(self._settings.options, self._observer)
         self._begin()
@@ -108,7 +108,7 @@ class ProducerMethods:
     produce = produce_message
 
     def _send(self, *record: Any) -> Delivery:
-        """Append a record that the compiled `produce` could not append at once."""
+        """Append a record that the compiled `produce` could not append immediately."""
         topic, value, key, headers, partition, timestamp = record
         producer = self._open()
         try:
@@ -130,9 +130,10 @@ class ProducerMethods:
         callback: Callable[..., Any] | None = None,
         on_delivery: Callable[..., Any] | None = None,
     ) -> int:
-        """Append records, dictionaries with value, key, headers, partition and callback; return how many were taken.
+        """Append records, and return the number of accepted records. A record is a dictionary with value, key, headers,
+        partition and callback.
 
-        A record that was refused has its KafkaError in the field _error.
+        A refused record has its KafkaError in the field _error.
         """
         if not isinstance(messages, list):
             raise TypeError("messages must be a list")
@@ -168,7 +169,8 @@ class ProducerMethods:
         return self._events.serve_within(timeout, lambda: self._observer.report_statistics(self._events.unreported))
 
     def flush(self, timeout: float = -1) -> int:
-        """Send all records, call their callbacks, and return the number of records that are left after `timeout`."""
+        """Send all records, call their callbacks, and return the number of records that are left after `timeout`
+        seconds. A negative timeout means no limit."""
         return self._flush(timeout, lambda: self._serve(0))
 
     def _flush(self, timeout: float, serve: Callable[[], object]) -> int:
@@ -180,15 +182,15 @@ class ProducerMethods:
             left = STEP_SECONDS if deadline is None else deadline - time.monotonic()
             if not len(self) or left <= 0:
                 return len(self)
-            # The records themselves report their errors.
+            # The records report their own errors.
             with contextlib.suppress(errors.DeliveryTimeoutError), as_kafka_exceptions_except_timeout():
                 producer.flush(min(left, STEP_SECONDS))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Drop records that are not acknowledged; their callbacks get _PURGE_QUEUE or _PURGE_INFLIGHT.
+        """Discard records that are not acknowledged. Their callbacks get _PURGE_QUEUE or _PURGE_INFLIGHT.
 
-        If records in flight are dropped, the client continues with a new producer of kcodec. Raise KafkaException
-        (_NOT_IMPLEMENTED) for records in flight alone, and for those of a transactional producer.
+        If records in flight are discarded, the client continues with a new producer of kcodec. Raise KafkaException
+        (_NOT_IMPLEMENTED) for records in flight alone, and for records in flight of a transactional producer.
         """
         producer = self._open()
         drops_in_flight = in_flight and producer.has_in_flight
@@ -208,14 +210,14 @@ class ProducerMethods:
     # Transactions
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Take over the transactional id. Raise KafkaException."""
+        """Take over the transactional id. Raise KafkaException if this fails."""
         with self._in_transaction():
             self._has_tried = True
             self._open().init_transactions(seconds(timeout))
             self._is_initialized = True
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Raise KafkaException."""
+        """Begin a transaction. Raise KafkaException if this fails."""
         with self._in_transaction():
             self._refuse_failed_start()
             if not self._is_initialized:
@@ -223,9 +225,9 @@ class ProducerMethods:
             self._open().begin_transaction()
 
     def send_offsets_to_transaction(self, positions: list[Any], group_metadata: Any, timeout: float = -1) -> None:
-        """Commit offsets of a group with the transaction. Raise KafkaException.
+        """Commit offsets of a group with the transaction. Raise KafkaException if this fails.
 
-        group_metadata: what consumer_group_metadata() of a consumer of kcodec.compat.confluent returns.
+        group_metadata: Result of consumer_group_metadata() of a consumer of kcodec.compat.confluent.
         """
         offsets = {
             TopicPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, written_metadata(one.metadata))
@@ -243,21 +245,21 @@ class ProducerMethods:
             raise KafkaException(KafkaError(KafkaError._CONFLICT, reason, False, True, False))
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Flush, call the callbacks, and commit. Raise KafkaException."""
+        """Flush, call the callbacks, and commit. Raise KafkaException if this fails."""
         with self._in_transaction():
             self._refuse_failed_start()
             self._open().commit_transaction(seconds(timeout))
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Drop the records that are not sent, call the callbacks, and abort. Raise KafkaException."""
+        """Discard the records that are not sent, call the callbacks, and abort. Raise KafkaException if this fails."""
         with self._in_transaction():
             self._refuse_failed_start()
             self._open().abort_transaction(seconds(timeout))
 
     @contextlib.contextmanager
     def _in_transaction(self) -> Any:
-        """Raise the errors of a call of transactions, and call the callbacks of its records. After a fatal error every
-        call raises it."""
+        """Raise the errors of a transaction call as KafkaException, and call the callbacks of its records. After a
+        fatal error, every call raises that error."""
         self._open()
         if self._settings.options.get("transactional_id") is None:
             raise local_error(
@@ -274,32 +276,32 @@ class ProducerMethods:
         except KafkaException as error:
             found = error.args[0]
             if isinstance(found, KafkaError) and found.fatal():
-                self._fatal = found  # kcodec could abort and go on after a timeout of the transaction
+                self._fatal = found  # after a timeout of the transaction, kcodec could abort and continue
             raise
 
     # The cluster
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
+        """Return a ClusterMetadata of one topic or of all topics. Raise KafkaException if it cannot be read."""
         self._open()
         return self._cluster.list_topics(topic, timeout)
 
     def cluster_id(self, timeout: float = -1) -> Any:
-        """Return the id of the cluster. Raise KafkaException."""
+        """Return the id of the cluster. Raise KafkaException if it cannot be read."""
         self._open()
         return self._cluster.cluster_id(timeout)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        """Authenticate later connections with this user name and password. Raise TypeError unless both are str."""
         self._cluster.set_credentials(username, password, self._open())
 
     # Ending
 
     def close(self) -> bool:
-        """Abort an open transaction, send the records, call all callbacks, and end.
+        """Abort an open transaction, send the records, call all callbacks, and close the connections.
 
-        Callbacks may produce records, which are sent, too, within message.timeout.ms. Raise the exception of the first
-        callback that fails, once the producer is closed; others are logged.
+        Callbacks may produce records. These are also sent, within message.timeout.ms. If callbacks fail, raise the
+        exception of the first one after the producer is closed. The others are logged.
         """
         producer = self._kcodec
         if producer is not None:
@@ -321,7 +323,7 @@ class ProducerMethods:
         return True
 
     def _send_last_records(self, producer: ReportingProducer, failed: list[Exception]) -> None:
-        """Send the records while callbacks can still produce others; those of a transaction are dropped."""
+        """Send the records while callbacks can still produce others. The records of a transaction are discarded."""
         if self._settings.options.get("transactional_id") is not None:
             return
         try:
@@ -339,22 +341,22 @@ class ProducerMethods:
     def __del__(self) -> None:
         producer = getattr(self, "_kcodec", None)
         if producer is not None and not sys.is_finalizing():
-            if not self._events.unreported:  # nothing is lost; otherwise the producer of kcodec logs what is
-                with contextlib.suppress(RuntimeError, errors.KcodecError):  # deleted on the I/O thread
+            if not self._events.unreported:  # no record is lost; otherwise, the producer of kcodec logs the records
+                with contextlib.suppress(RuntimeError, errors.KcodecError):  # it is deleted on the I/O thread
                     producer.close(0)
             self._cluster.close()
 
     def _error_of(self, error: BaseException) -> KafkaError:
-        """On the I/O thread: return the error of a record that has failed."""
+        """Return the error of a record that has failed. This is called on the I/O thread."""
         if isinstance(error, _PurgedError):
             return KafkaError(KafkaError._PURGE_INFLIGHT if error.possibly_sent else KafkaError._PURGE_QUEUE)
-        if isinstance(error, errors.TransactionStateError):  # an abort has dropped it
+        if isinstance(error, errors.TransactionStateError):  # an abort has discarded the record
             return KafkaError(KafkaError._PURGE_QUEUE)
         return record_error(error)
 
 
 def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
-    """Raise TypeError if an argument of produce_batch() has a wrong type, before any record is taken."""
+    """Raise TypeError if an argument of produce_batch() has a wrong type, before a record is accepted."""
     if not isinstance(topic, str):
         raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
     if not isinstance(partition, int):
@@ -372,14 +374,14 @@ def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
 
 
 def _integer(name: str, value: Any) -> int:
-    """Return an integer of produce(). Raise TypeError if the value is not one."""
+    """Return an integer argument of produce(). Raise TypeError if the value is not an integer."""
     if hasattr(value, "__index__"):
         return operator.index(value)
     raise TypeError(f"{name} must be int, not {type(value).__name__}")
 
 
 def _refuse(error: errors.KcodecError) -> NoReturn:
-    """Raise what produce() raises for an error of send()."""
+    """Raise the exception of produce() for an error of send()."""
     if isinstance(error, errors.BufferFullError):
         raise BufferError("Local: Queue full") from error
     raise KafkaException(kafka_error(error)) from error
@@ -387,7 +389,8 @@ def _refuse(error: errors.KcodecError) -> NoReturn:
 
 @contextlib.contextmanager
 def as_kafka_exceptions_except_timeout() -> Any:
-    """As `as_kafka_exceptions`; errors of records, which have a callback, and timeouts of a wait are not errors."""
+    """Raise errors of kcodec as KafkaException, as `as_kafka_exceptions` does. Ignore the errors of records, because
+    these have a callback. Raise DeliveryTimeoutError unchanged, so that the caller can suppress it."""
     try:
         with contextlib.suppress(errors.DeliveryErrors):
             yield
@@ -398,7 +401,7 @@ def as_kafka_exceptions_except_timeout() -> Any:
 
 
 class ConfluentProducer(ProducerMethods):
-    """confluent_kafka.Producer on kcodec's producer: its methods, configuration names, errors and callbacks."""
+    """confluent_kafka.Producer on kcodec's producer, with its methods, configuration names, errors and callbacks."""
 
 
 class SerializingProducer(confluent_kafka.SerializingProducer, ProducerMethods):  # type: ignore[misc]

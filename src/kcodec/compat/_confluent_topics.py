@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscribed topics that do not exist, which `poll` of a confluent_kafka consumer reports as messages with an error.
+"""Subscribed topics that do not exist. `poll` of a confluent_kafka consumer reports them as messages with an error.
 
-As in librdkafka (rd_kafka_propagate_consumer_topic_errors), a topic is reported once, and again if it is deleted after
-it has existed. A pattern that matches no topic is reported by its text.
+As in librdkafka (rd_kafka_propagate_consumer_topic_errors), a topic is reported once. It is reported again if it has
+existed and is deleted. For a pattern that matches no topic, the text of the pattern is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_PARTITION = 0
 
 
 class SubscribedTopics:
-    """The topics and patterns that a consumer has subscribed to, and those to report."""
+    """The topics and patterns that a consumer has subscribed to, with those that must be reported."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -32,16 +32,16 @@ class SubscribedTopics:
         self._checked = -1
 
     def subscribe(self, topics: list[str]) -> None:
-        """Check these topics from now on; a name that begins with ^ is a pattern for the beginning of a name."""
+        """Check these topics from now on. A name that begins with ^ is a pattern for the beginning of names."""
         self._names = topics
         self._patterns = {one: re.compile(one) for one in topics if one.startswith("^")}
         self._waiting = deque(one for one in self._waiting if one in topics)
         self._checked = -1
 
     def take(self, cluster: Any) -> Any:
-        """Return the message of a topic that does not exist; None if there is nothing to report.
+        """Return the message about a topic that does not exist, or None if there is nothing to report.
 
-        cluster: the metadata of the consumer.
+        cluster: Metadata of the consumer.
         """
         if cluster.updates != self._checked:
             self._checked = cluster.updates
@@ -57,7 +57,8 @@ class SubscribedTopics:
         return error_message(error, text, name, NO_PARTITION, OFFSET_INVALID)
 
     def _is_missing(self, name: str, cluster: Any) -> bool:
-        """Return whether a topic does not exist, or a pattern matches none; as before if the metadata lacks it."""
+        """Return whether a topic does not exist, or a pattern matches no topic. If the metadata does not show this,
+        return the previous state."""
         if (pattern := self._patterns.get(name)) is not None:
             if not cluster.updates_of_all:
                 return name in self._missing

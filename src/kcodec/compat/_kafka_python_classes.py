@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that kcodec.compat.kafka_python installs. Imported only by install(), as they need kafka-python."""
+"""The classes that kcodec.compat.kafka_python installs. Only install() imports this module, because it requires
+kafka-python."""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ _Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 def translate(error: DecodeError) -> KafkaError:
-    """Return the exception that kafka-python raises for corrupt bytes, caused by ours."""
+    """Return the exception that kafka-python raises for corrupt bytes. The error of kcodec is its cause."""
     return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordError)(str(error))
 
 
 class _Translating:
-    """Raises the client's exceptions."""
+    """A class that raises the exceptions of kafka-python."""
 
     __slots__ = ()
 
@@ -66,33 +67,33 @@ class DefaultRecord(ClientRecord, ABCRecord):  # type: ignore[misc]
 
 
 class ControlRecord(DefaultRecord):
-    """A record of a control batch: an end-transaction marker where type is 0 or 1."""
+    """A record of a control batch. It is an end-transaction marker if its type is 0 or 1."""
 
     __slots__ = ()
 
     @property
     def version(self) -> int:
-        """Of the key's layout."""
+        """The version of the key's layout."""
         return int.from_bytes((self.key or b"")[:2], "big", signed=True)
 
     @property
     def type(self) -> int:
-        """0 ABORT, 1 COMMIT; others are no markers."""
+        """The type of the marker: 0 for ABORT, 1 for COMMIT. Other types are not markers."""
         return int.from_bytes((self.key or b"")[2:4], "big", signed=True)
 
     @property
     def abort(self) -> bool:
-        """Whether it is an ABORT marker."""
+        """Whether the record is an ABORT marker."""
         return self.type == 0
 
     @property
     def commit(self) -> bool:
-        """Whether it is a COMMIT marker."""
+        """Whether the record is a COMMIT marker."""
         return self.type == 1
 
 
 class DefaultRecordBatch(_Translating, Codecs, ClientBatch, ABCRecordBatch):  # type: ignore[misc]
-    """A batch of magic 2, from bytes."""
+    """A batch of magic 2 that is read from bytes."""
 
     __slots__ = ()
 
@@ -104,17 +105,17 @@ class DefaultRecordBatch(_Translating, Codecs, ClientBatch, ABCRecordBatch):  # 
     record_sizes = True
 
     def has_producer_id(self) -> bool:
-        """Return whether an idempotent or transactional producer made it."""
+        """Return whether an idempotent or transactional producer has written the batch."""
         return self.producer_id > self.NO_PRODUCER_ID
 
     @property
     def has_sequence(self) -> bool:
-        """Whether its records have sequence numbers."""
+        """Whether the records of the batch have sequence numbers."""
         return self.base_sequence != self.NO_SEQUENCE
 
 
 class LegacyRecordBatch(_Translating, LegacyBatch, ABCRecordBatch):  # type: ignore[misc]
-    """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
+    """A message of magic 0 or 1 that is read from bytes. A compressed message contains other messages."""
 
     __slots__ = ()
 
@@ -124,7 +125,7 @@ class LegacyRecordBatch(_Translating, LegacyBatch, ABCRecordBatch):  # type: ign
 
 
 class MemoryRecords(_Translating, ClientRecords, ABCRecords):  # type: ignore[misc]
-    """The batches of a fetch, from bytes."""
+    """The batches of a fetch response, which are read from bytes."""
 
     __slots__ = ()
 
@@ -132,7 +133,7 @@ class MemoryRecords(_Translating, ClientRecords, ABCRecords):  # type: ignore[mi
     legacy_batch_type = LegacyRecordBatch
 
     def next(self) -> Any:
-        """Return the next batch; StopIteration at the end."""
+        """Return the next batch. Raise StopIteration at the end."""
         return self.__next__()
 
 
@@ -155,7 +156,7 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder, ABCRecordBatchBuilde
     def size_in_bytes(
         cls, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: _Headers
     ) -> int:
-        """Return the number of bytes of a record with such fields."""
+        """Return the number of bytes of a record with these fields."""
         return client_record_size(offset_delta, timestamp_delta, key, value, headers)
 
     def unknown_codec(self, codec: int) -> KafkaError:
@@ -166,14 +167,14 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder, ABCRecordBatchBuilde
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     """The records of one partition in a Fetch response, as ConsumerRecords.
 
-    The records before corruption are delivered, then the error is raised and the fetch ends; the next one begins at the
-    same position. kafka-python's own class would be polled forever, in an endless loop.
+    The records before a corrupt batch are delivered. Then the error is raised, and the fetch ends. The next fetch
+    begins at the same position. With kafka-python's own class, the consumer would poll in an endless loop.
     """
 
     next_fetch_offset: int
 
     def take(self, n: int | None = None) -> list[Any]:
-        """Return the next n records, all by default."""
+        """Return the next n records, or all records if n is None."""
         try:
             taken: list[Any] = super().take(n)
         except Exception:
@@ -204,7 +205,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         self.drain()
 
     def _walked(self, steps: RecordSteps) -> None:
-        """Move past batches that gave no records: aborted ones, markers, those emptied by compaction."""
+        """Move past batches without records: aborted batches, markers, and batches that compaction has emptied."""
         self.leader_epoch = steps.leader_epoch
         self.next_fetch_offset = max(self.next_fetch_offset, steps.position or 0)
 

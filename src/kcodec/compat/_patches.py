@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installation of our classes in the modules of another package, and their removal."""
+"""Installation of classes of kcodec in the modules of another package, and their removal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any, TypeVar, cast
 from kcodec.errors import DecodeError, UnsupportedError
 
 T = TypeVar("T")
-# What install() of one client replaces: public name -> our class.
+# The names that install() of one client replaces, with the class of kcodec for each.
 Replacements = Mapping[str, Any]
 
 
 def client_module(name: str, package: str) -> Any:
-    """Return the module `name` of the package `package`. Raise ImportError with the command that installs it."""
+    """Return the module `name` of the package `package`. If it is not installed, raise ImportError with the command
+    that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -37,7 +38,8 @@ def check_signatures(
 ) -> None:
     """Raise ImportError unless each (owner, dotted name, parameters) exists and has these parameters.
 
-    found: The installed version. known: The version that has these signatures.
+    found: The installed version.
+    known: The version that has these signatures.
     """
     for owner, path, expected in signatures:
         target = owner
@@ -53,9 +55,10 @@ def check_signatures(
 
 
 def every_codec(producer: Any, package: str, found: str) -> tuple[Any, str, object]:
-    """Return a producer's table of codecs, name -> (function that looks for their package, number), without the look.
+    """Return a replacement for the table of codecs of a producer, in which all codecs are available.
 
-    It would refuse a codec whose package is missing, and the package is no longer needed.
+    For each codec, the table has a function that checks whether its package is installed, and the number of the codec.
+    The check would refuse a codec whose package is missing, but the package is no longer needed.
     """
     table = producer.__dict__.get("_COMPRESSORS")
     if not isinstance(table, dict) or not all(isinstance(row, tuple) and len(row) == 2 for row in table.values()):
@@ -70,15 +73,15 @@ def _is_there() -> bool:
 
 
 def is_unknown_codec(error: DecodeError) -> bool:
-    """Return whether a batch has an unknown codec; both clients have an exception class for that."""
+    """Return whether a batch has an unknown codec. Both clients have an exception class for this."""
     return isinstance(error, UnsupportedError) and error.reason.startswith("compression id")
 
 
 class Patches:
     """The replaced names of one client. install() and uninstall() can be called repeatedly, by any thread.
 
-    package: The client's top package. Every module of it that has a replaced name gets ours; uninstall() also restores
-    modules that got it later.
+    package: The top-level package of the client. A replaced name is replaced in all of its modules that have the name.
+        uninstall() also restores modules that have imported the name later.
     """
 
     def __init__(self, package: str, compiled: tuple[str, ...] = ()) -> None:
@@ -91,15 +94,15 @@ class Patches:
 
     @property
     def installed(self) -> bool:
-        """Whether our classes are installed."""
+        """Whether the classes of kcodec are installed."""
         return bool(self._ours)
 
     def original(self, name: str) -> Any:
-        """Return the client's own object of this name, while ours is installed."""
+        """Return the client's own object of this name, while the one of kcodec is installed."""
         return self._originals[name]
 
     def _modules(self) -> list[Any]:
-        """Return the loaded modules of the client, but those that are compiled and look nothing up by name."""
+        """Return the loaded modules of the client, except for compiled modules, which do not look up names."""
         inside = f"{self._package}."
         return [
             module
@@ -114,7 +117,11 @@ class Patches:
                     setattr(module, name, wanted[name])
 
     def install(self, prepare: Callable[[], tuple[Replacements, Replacements, list[tuple[Any, str, Any]]]]) -> None:
-        """prepare() gives the client's own objects by name, ours by name, and (class, attribute, ours)."""
+        """Replace every name.
+
+        prepare: Function that returns the client's own objects by name, the objects of kcodec by name, and a list of
+            classes, attributes and their replacements.
+        """
         with self._lock:
             if self._ours:
                 return
@@ -135,10 +142,10 @@ class Patches:
 
 
 def derived_from(base: type) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that derives a class from a class in C, without attributes of its own in C.
+    """Return a decorator that derives a class from a class in C, without adding attributes in C.
 
-    So it has the layout of the base and can replace it among the bases of the package's classes. Objects have a
-    __dict__ only in classes that derive from the result.
+    The class then has the layout of the base, and can replace it among the bases of the package's classes. Objects have
+    a __dict__ only in classes that derive from the result.
     """
 
     def derive(methods: type[T]) -> type[T]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants of both clients, and messages of magic 0 and 1 with their CRC-32.
+"""Constants for both clients, and messages of magic 0 and 1 with their CRC-32.
 
-The classes themselves are declared once for each client, under its own names, as they derive from its classes.
+The installed classes are declared separately for each client, because they derive from the classes of the client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kcodec._fast import ClientBatch
 
-_CRC_FROM = 16  # a message's CRC covers it from its magic on
+_CRC_FROM = 16  # the CRC of a message covers the bytes from its magic on
 
 
 class Codecs:
@@ -30,7 +30,7 @@ class Codecs:
 
 
 class LegacyBatch(ClientBatch):
-    """A message of magic 0 or 1, from bytes; a compressed one has messages inside."""
+    """A message of magic 0 or 1 that is read from bytes. A compressed message contains other messages."""
 
     __slots__ = ()
 
@@ -47,10 +47,10 @@ class LegacyBatch(ClientBatch):
         super().__init__(buffer)
 
     def messages(self) -> Iterator[LegacyMessage]:
-        """Iterate over its messages.
+        """Iterate over the messages.
 
-        The CRC of a plain message is the stored one. Of those inside a compressed message it is computed from their
-        fields as a producer writes them: what is stored has been checked, and is not kept.
+        The CRC of an uncompressed message is the stored one. For messages inside a compressed message, it is computed
+        from their fields as a producer writes them, because the stored CRC was checked and discarded.
         """
         is_plain = self.compression_type == 0
         for record in super().__iter__():
@@ -65,7 +65,7 @@ class LegacyBatch(ClientBatch):
 
 
 class LegacyMessage(NamedTuple):
-    """What a client's LegacyRecord is made of; with magic 0, timestamp and timestamp_type are None."""
+    """The fields of a LegacyRecord of a client. With magic 0, timestamp and timestamp_type are None."""
 
     offset: int
     timestamp: int | None
@@ -77,7 +77,7 @@ class LegacyMessage(NamedTuple):
 
 
 def _message_bytes(magic: int, timestamp: int | None, key: bytes | None, value: bytes | None) -> memoryview:
-    """Return a message without compression, from its magic on (LegacyRecord)."""
+    """Return the bytes of an uncompressed message from its magic on (Kafka: LegacyRecord)."""
     parts = [struct.pack(">bb", magic, 0)]
     if magic:
         parts.append(struct.pack(">q", -1 if timestamp is None else timestamp))

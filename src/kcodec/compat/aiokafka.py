@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka backed by kcodec.
+"""aiokafka on kcodec.
 
     from kcodec.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer    # instead of: from aiokafka import ...
 
     import kcodec.compat.aiokafka
-    kcodec.compat.aiokafka.install()                # replaces record classes, and how aiokafka's consumer uses them
-    kcodec.compat.aiokafka.install(clients=True)    # replaces the clients as well, for a program or framework that
-    kcodec.compat.aiokafka.uninstall()              # imports aiokafka itself
+    kcodec.compat.aiokafka.install()                # replaces the record classes, and how aiokafka's consumer uses them
+    kcodec.compat.aiokafka.install(clients=True)    # also replaces the clients, for programs that import aiokafka
+    kcodec.compat.aiokafka.uninstall()              # restores aiokafka's own classes
 
 The clients have aiokafka's methods, parameters and exceptions. Records, errors, TopicPartition, listeners and other
-values remain classes of aiokafka, which must be installed: `pip install aiokafka`. Its own clients open no connection.
+values are still classes of aiokafka, which must be installed: `pip install aiokafka`. The clients of aiokafka itself
+open no connection.
+
 docs/compat-aiokafka.md lists what is covered.
 """
 
@@ -32,7 +34,7 @@ RECORD = ("offset", "timestamp", "key", "value", "headers")
 SIZES = ("serialized_key_size", "serialized_value_size")
 CONSUMER_RECORD = ("topic", "partition", *RECORD[:2], "timestamp_type", *RECORD[2:4], "checksum", *SIZES, "headers")
 BUILDER = ("compression_type", "is_transactional", "producer_id", "producer_epoch", "base_sequence", "batch_size")
-# Public name -> module of the facade, and the module that defines it in aiokafka.
+# For each public name, the module of the facade, and the module of aiokafka that defines it.
 _CLIENTS = {
     "AIOKafkaAdminClient": ("_aiokafka_admin", "aiokafka.admin.client"),
     "AIOKafkaConsumer": ("_aiokafka_consumer", "aiokafka.consumer.consumer"),
@@ -43,7 +45,7 @@ _client_patches = Patches("aiokafka")
 
 
 def __getattr__(name: str) -> Any:
-    """Return one of the clients; aiokafka is imported with the first."""
+    """Return one of the clients. The first call imports aiokafka."""
     if name not in _CLIENTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _check_version()
@@ -56,13 +58,15 @@ def __dir__() -> list[str]:
 
 
 def install(*, clients: bool = False) -> None:
-    """Let aiokafka's consumers and producers read and write record batches with kcodec.
+    """Make aiokafka's consumers and producers read and write record batches with kcodec.
 
-    clients: replace AIOKafkaConsumer, AIOKafkaProducer and AIOKafkaAdminClient as well, in all modules of aiokafka.
-        Call it before a program imports these names.
+    Call this before they are created.
 
-    Call it before they are created. A second call has no effect, or adds the clients. Raise ImportError if aiokafka is
-    not installed, or if its version is not supported.
+    clients: Whether to replace AIOKafkaConsumer, AIOKafkaProducer and AIOKafkaAdminClient, too, in all modules of
+        aiokafka. In this case, call it before a program imports these names.
+
+    A second call has no effect, except that it can add the clients. Raise ImportError if aiokafka is not installed, or
+    if its version is not supported.
     """
     _patches.install(_prepare)
     if clients:
@@ -70,7 +74,7 @@ def install(*, clients: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Restore aiokafka's own classes. Consumers and producers created in between keep the objects they have."""
+    """Restore aiokafka's own classes. Consumers and producers that were created before keep their objects."""
     _client_patches.uninstall()
     _patches.uninstall()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent_kafka's clients on kcodec: the same methods, configuration names, errors and callbacks.
+"""confluent_kafka's clients on kcodec, with the same methods, configuration names, errors and callbacks.
 
     from kcodec.compat.confluent import Consumer, Producer       # instead of: from confluent_kafka import ...
 
@@ -7,8 +7,9 @@
     kcodec.compat.confluent.install()        # for a program or framework that imports confluent_kafka itself
     kcodec.compat.confluent.uninstall()
 
-Messages, errors, TopicPartition, serializers and Schema Registry are those of confluent_kafka, which must be installed:
-`pip install confluent-kafka`. librdkafka opens no connection. docs/compat-confluent.md lists what is covered.
+Messages, errors, TopicPartition, serializers and Schema Registry clients are those of confluent_kafka, which must be
+installed: `pip install confluent-kafka`. librdkafka opens no connection. docs/compat-confluent.md lists what is
+covered.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 KNOWN = "2.16.1"
-# Public name -> module and name.
+# For each public name, the module and the name there.
 _CLASSES = {
     "AdminClient": ("_confluent_admin", "AdminClient"),
     "Consumer": ("_confluent_consumer", "ConfluentConsumer"),
@@ -53,7 +54,7 @@ _bases: list[tuple[Any, tuple[type, ...]]] = []
 
 
 def __getattr__(name: str) -> Any:
-    """Return one of the clients; confluent_kafka is imported with the first."""
+    """Return one of the clients. The first call imports confluent_kafka."""
     if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _check_version()
@@ -69,9 +70,10 @@ def __dir__() -> list[str]:
 
 
 def install() -> None:
-    """Let the clients of confluent_kafka be those of kcodec, in all of its modules and in those that import them later.
+    """Replace the clients of confluent_kafka by those of kcodec, in all of its modules and in modules that import them
+    later.
 
-    Call it before a program imports names of confluent_kafka. A second call has no effect. Raise ImportError if
+    Call this before a program imports names of confluent_kafka. A second call has no effect. Raise ImportError if
     confluent-kafka is not installed, or if its version is not supported.
     """
     with _lock:
@@ -81,7 +83,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Restore confluent_kafka's own clients. Clients that were created in between stay those of kcodec."""
+    """Restore confluent_kafka's own clients. Clients that were created before are still clients of kcodec."""
     with _lock:
         while _bases:
             owner, former = _bases.pop()
@@ -116,7 +118,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
 
 
 def _replace_bases() -> None:
-    """Let confluent_kafka's classes in Python derive from our methods instead of librdkafka's."""
+    """Make the Python classes of confluent_kafka derive from classes of kcodec instead of those of librdkafka."""
     from confluent_kafka import DeserializingConsumer, SerializingProducer, admin
 
     from kcodec.compat._confluent_admin import AdminMethods

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kafka-python backed by kcodec: install() replaces its record classes, and how its consumer uses them."""
+"""kafka-python on kcodec. install() replaces its record classes, and how its consumer uses them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _patches = Patches("kafka")
 
 
 def install() -> None:
-    """Let kafka-python's consumers and producers read and write record batches with kcodec.
+    """Make kafka-python's consumers and producers read and write record batches with kcodec.
 
-    Call it before they are created. A second call has no effect. Raise ImportError if kafka-python is not installed, or
-    if its version is not supported.
+    Call this before they are created. A second call has no effect. Raise ImportError if kafka-python is not installed,
+    or if its version is not supported.
     """
     _patches.install(_prepare)
 
 
 def uninstall() -> None:
-    """Restore kafka-python's own classes. Consumers and producers created in between keep the objects they have."""
+    """Restore kafka-python's own classes. Consumers and producers that were created before keep their objects."""
     _patches.uninstall()
 
 

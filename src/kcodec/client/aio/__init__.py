@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of `kcodec.client` for asyncio, with the same names and the same flows."""
+"""Kafka clients of the asyncio API. They have the same names and run the same flows as those of `kcodec.client`."""
 
 from __future__ import annotations
 
 from kcodec._lazy import lazy_exports
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
+if TYPE_CHECKING:  # for type checkers and editors, which cannot resolve the names in the texts below
     from kcodec.client.aio.admin import Admin
     from kcodec.client.aio.consumer import Consumer
     from kcodec.client.aio.producer import (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SYNC: "in the task" -> "on the thread"
-"""The consumer of the asyncio API. `kcodec.consumer.core` fetches, commits and stays a member of the group.
+"""The consumer of the asyncio API. `kcodec.consumer.core` fetches records, commits offsets and keeps the consumer in
+its group, in the background.
 
-That happens in the background. Records are decoded in the task that polls, and the functions given to `subscribe` are
-called there.
+Records are decoded in the task that polls. The callbacks given to `subscribe` are also called there.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
-#: One wait of a poll without a timeout.
+#: Maximum duration of one wait of a poll without a timeout. The poll then waits again.
 LONG_SECONDS = 3600.0
 CLOSE_SECONDS = 30.0
 if True:  # ASYNC
-    #: A poll that finds records at once does not suspend its task; after this time it does, so that the loop runs.
+    #: A poll that finds records immediately does not suspend its task. After this time it does, so that other tasks of
+    #: the event loop can run.
     SUSPEND_SECONDS = 0.05
 
 
@@ -62,9 +63,9 @@ def _method(
 
 
 class Consumer(ClientBase):
-    # SYNC: "Use it in one event loop, that of its first call." -> "One thread polls; all else may be called from any."
+    # SYNC: "Use it only in the event loop of its first call." -> "Only one thread polls. Other calls are thread-safe."
     # SYNC: "They may be coroutine functions." -> ""
-    """Reads records. Use it in one event loop, that of its first call.
+    """A consumer, which reads records. Use it only in the event loop of its first call.
 
         async with Consumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
             await consumer.subscribe(["orders"])
@@ -72,16 +73,18 @@ class Consumer(ClientBase):
                 for record in await consumer.poll(1.0):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    Options: `kcodec.client.ConsumerOptions`, those of every client
-    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). An unknown option raises TypeError with a
-    suggestion, an invalid one ValueError. The default isolation_level is read_committed.
+    The options are described in `kcodec.client.ConsumerOptions`, those of every client in `kcodec.client.ClientOptions`
+    and those of TLS and SASL in docs/security.md. The default isolation_level is "read_committed".
 
-    `async for record in consumer` reads record by record. Automatic commits include completed records: those before the
-    last request. A rebalance waits for the next `poll`, or the next record of a loop. The functions given to
-    `subscribe` are called within these, `unsubscribe` and `close`. They may call any other method of the consumer. They
-    may be coroutine functions.
+    `async for record in consumer` reads record by record. Automatic commits include completed records: those that were
+    delivered before the last request for records. A rebalance waits for the next `poll`, or the next record of a loop.
+    The callbacks given to `subscribe` are called within `poll`, within a loop, and within `unsubscribe` and `close`.
+    They may call any other method of the consumer. They may be coroutine functions.
 
-    A block that ends with an exception does not commit the current record of a loop, or the last poll.
+    If an exception leaves the `with` block, the current record of a loop is not committed, nor are the records of the
+    last poll.
+
+    Raise TypeError, with a suggestion, if an option is unknown. Raise ValueError if the value of an option is invalid.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ConsumerOptions]) -> None:
@@ -114,15 +117,17 @@ class Consumer(ClientBase):
     def from_properties(
         cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ConsumerOptions]
     ) -> Self:
-        """Create a consumer from properties with the names of Java's clients or of librdkafka: a mapping, or the path
-        of a file in the format of java.util.Properties. Values of text are converted.
+        """Create a consumer from properties with the names of Java's clients or of librdkafka.
 
-        options: those of kcodec; they override the properties.
+        properties: A mapping, or the path of a file in the format of java.util.Properties. Text values are converted to
+                    the types of the options.
+        options: Options of kcodec. They override the properties.
 
-        A file may also have options that only another client has. They are logged as a WARNING, and have no effect.
+        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
 
-        Raise TypeError for names that a consumer does not have, all of them together, with the name that is meant
-        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        Raise TypeError if a consumer does not have some of the names. The error lists all of them, each with a
+        suggestion where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
+        Errors never show the values of secrets.
         """
         from kcodec.client.properties import options_from_properties
 
@@ -143,15 +148,20 @@ class Consumer(ClientBase):
         on_assigned: Callable[[frozenset[TopicPartition]], Any] | None = None,
         on_lost: Callable[[frozenset[TopicPartition]], Any] | None = None,
     ) -> None:
-        """Subscribe to these topics, or to all whose whole name matches a pattern; the group assigns the partitions.
-        (With group_protocol="consumer" the broker matches the pattern, by RE2.)
+        """Subscribe to topics. The group assigns their partitions. This replaces the previous subscription.
 
-        on_revoked:  called with partitions that are about to be revoked; commit what was processed of them.
-        on_assigned: called with new partitions; seek here, if at all.
-        on_lost:     called with partitions that other members may own already: nothing can be committed. Without it,
-                     on_revoked is called.
+        topics:      Names of topics.
+        pattern:     Regular expression that must match the whole name of a topic. With group_protocol="consumer" the
+                     broker matches the pattern, with the syntax of RE2. Pass either `topics` or `pattern`.
+        on_revoked:  Callback for partitions that are about to be revoked. Commit the offsets of processed records here.
+        on_assigned: Callback for newly assigned partitions. To start at other offsets, call `seek` here.
+        on_lost:     Callback for partitions that other members may already own, so that their offsets cannot be
+                     committed. Without it, on_revoked is called.
 
-        This replaces the previous subscription. Raises ValueError after `assign`, or without a group_id.
+        Each callback gets a frozenset of TopicPartition.
+
+        Raise ValueError unless exactly one of `topics` and `pattern` is given, after `assign`, or if the consumer has
+        no group_id.
         """
         from kcodec.consumer.options import checked_subscription
 
@@ -160,18 +170,18 @@ class Consumer(ClientBase):
         await self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if it is not a
-        number."""
+        """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if the timeout
+        is not a number."""
         check_timeout(timeout, "unsubscribe")
         await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are assigned now."""
+        """Return the partitions that are currently assigned."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics subscribed to, by name."""
+        """Return the names of the subscribed topics."""
         return self._core.subscription.topics
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -192,19 +202,26 @@ class Consumer(ClientBase):
     # Reading
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
-        """Return up to max_poll_records records, as soon as there are any; [] after `timeout` seconds (None: never).
+        """Return up to max_poll_records records as soon as any are available.
 
-        Raises DecodeError for a batch that cannot be read, with `topic_partition` and `next_offset`, at each poll until
-        a `seek`, unless on_error="skip"; BrokerError, AuthorizationError and TransportError for errors of a partition
-        or the group; and the exceptions of functions given to `subscribe`.
+        timeout: Maximum time to wait, in seconds. Then the result is an empty list. None waits without a limit.
+
+        Raise DecodeError if a batch cannot be read, unless on_error="skip". The error has the attributes
+        `topic_partition` and `next_offset`. Each poll raises it again until a `seek`. Raise BrokerError,
+        AuthorizationError or TransportError for an error of a partition or of the group. Raise RuntimeError if the
+        consumer has neither a subscription nor an assignment, or if another poll is running. An exception of a callback
+        given to `subscribe` is raised, too.
         """
         return await self._poll(timeout, lambda: self._core.take(self._max_poll_records))
 
     async def poll_one(self, timeout: float | None = 1.0) -> Record | None:
-        """Return one record, as soon as there is one; None after `timeout` seconds (None: never).
+        """Return one record as soon as one is available.
 
-        It delivers records one by one, as iteration does: the position moves record by record, and an automatic commit
-        includes a record once the next one is requested. Raises as `poll`.
+        timeout: Maximum time to wait, in seconds. Then the result is None. If the timeout is None, the call waits
+                 without a limit.
+
+        Records are delivered one by one, as in an iteration. The position moves record by record, and an automatic
+        commit includes a record once the next one is requested. Raise the same errors as `poll`.
         """
         delivery = self._core.assignment.delivery
         record = None if delivery.is_over else self._core.next_record(delivery)
@@ -214,10 +231,14 @@ class Consumer(ClientBase):
         return record
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        # SYNC: "Decoding takes the event loop's thread." -> ""
-        """Return all rows of one fetch response for one partition as Arrow columns (`columns`), decoded by the core;
-        no rows after `timeout` seconds. pyarrow, polars and duckdb accept the result. Raises as `poll`.
-        Decoding takes the event loop's thread."""
+        # SYNC: "Decoding runs on the event loop's thread and blocks it." -> ""
+        """Return all rows of one fetch response for one partition as Arrow columns, as soon as any are available.
+
+        timeout: Maximum time to wait, in seconds. Then the result has no rows. None waits without a limit.
+
+        The option `columns` selects the columns. pyarrow, polars and duckdb accept the result. Raise the same errors as
+        `poll`. Decoding runs on the event loop's thread and blocks it.
+        """
         return await self._poll(timeout, self._core.take_arrow)
 
     async def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
@@ -232,7 +253,7 @@ class Consumer(ClientBase):
                     if not self._is_started:
                         self._start()
                 if self._io_loop.is_closed:
-                    await self._run(self._core.wait_for_work(0.0))  # says why
+                    await self._run(self._core.wait_for_work(0.0))  # raises the reason
                 if True:  # ASYNC
                     if time.monotonic() - self._suspended_at > SUSPEND_SECONDS:
                         await asyncio.sleep(0)
@@ -251,16 +272,16 @@ class Consumer(ClientBase):
                         return take()
         except BaseException:
             if is_begun:
-                self._core.take_back()  # the application is not given what was taken for this poll
+                self._core.take_back()  # the application does not get the records that this poll has taken
             raise
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over the records without end, and raise what `poll` raises.
+        """Iterate over the records without end. Raise the same errors as `poll`.
 
         The position moves record by record: `seek`, `pause`, `unsubscribe`, a rebalance and `close` take effect before
-        the next record. `commit` includes the current record; an automatic commit includes it once the next record is
-        requested, or the consumer closes without an exception. Records that a loop leaves are delivered first by the
-        next loop, `poll` or `poll_arrow`.
+        the next record. `commit` includes the current record. An automatic commit includes it once the next record is
+        requested, or when the consumer closes without an exception. If a loop ends early, the next loop, `poll` or
+        `poll_arrow` delivers its remaining records first.
         """
         return AsyncRecordIterator(self._next_delivery)
 
@@ -272,8 +293,8 @@ class Consumer(ClientBase):
 
     async def _run_with_callbacks(self, flow: Flow[T], timeout: float | None, call: str) -> T:
         # SYNC: "in this task" -> "on this thread"
-        """Run a call and the callbacks that it causes, these in this task. The error of a callback is raised when the
-        call has ended: the consumer leaves the group even if `on_revoked` fails."""
+        """Run a call in the background, and its callbacks in this task. Raise the error of a callback only after the
+        call has ended, so that the consumer leaves the group even if `on_revoked` fails."""
         task = await self._run(spawn(flow, "call"))
         failure: Exception | None = None
         while (callback := await self._run(self._core.next_callback(task))) is not None:
@@ -299,11 +320,16 @@ class Consumer(ClientBase):
         callback: OnCommitted | None = None,
     ) -> None:
         # SYNC: "It may be a coroutine function." -> ""
-        """As `commit`, in the background and in the order of the calls. callback: called with the offsets and None or
-        the error, within a later `poll` or `close`; without one errors are logged. It may be a coroutine function.
+        """Commit offsets as `commit` does, but in the background. Commits are sent in the order of the calls.
+
+        offsets: Next offsets to read, as for `commit`. None: the offsets that `commit` without offsets would commit.
+        callback: Function that is called with the offsets and with None or the error, within a later `poll`,
+            `unsubscribe` or `close`. Without a callback, errors are logged. It may be a coroutine function.
 
         Queued commits of the same partitions are merged into the newest one, and so are those without a callback.
-        `close`, `unsubscribe` and a rebalance wait for queued commits. Raises ValueError without a group.
+        `close`, `unsubscribe` and a rebalance wait for queued commits.
+
+        Raise ValueError if the consumer has no group_id.
         """
         if True:  # ASYNC
             self._start()
@@ -314,13 +340,16 @@ class Consumer(ClientBase):
         self._core.commits.put(given, callback, is_forced=True)
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
-        """Store offsets, to be included in the next commit: with enable_auto_offset_store=False, automatic commits and
-        `commit` without offsets commit what is stored, and nothing else. It sends no request.
+        """Store offsets for the next commit. No request is sent.
 
-        offsets: the next offsets to read, as for `commit`; or a record, for the offset after it.
+        With enable_auto_offset_store=False, automatic commits and `commit` without offsets commit only the stored
+        offsets.
 
-        A revocation commits what is stored if commits are automatic, and then forgets it. Raises ValueError for a
-        partition that is not assigned, without a group, or with enable_auto_offset_store=True.
+        offsets: Next offsets to read, as for `commit`. A record stands for the offset after it.
+
+        If commits are automatic, the stored offsets of a partition are committed before it is revoked. A revocation
+        then discards them. Raise ValueError if a partition is not assigned, if the consumer has no group_id, or if
+        enable_auto_offset_store=True.
         """
         self._core.store_offsets(offsets)
 
@@ -348,13 +377,16 @@ class Consumer(ClientBase):
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
-        """Commit the positions if commits are automatic, revoke all partitions, leave the group and end.
+        """Commit the positions if commits are automatic, revoke all partitions, leave the group and close the
+        connections. Further calls have no effect.
 
-        All delivered records count as completed, except at the end of a `with` block that an exception leaves: it
-        commits what was completed before, without the current record of a loop, or the last poll. That end waits 3
-        seconds at most after cancellation. Idempotent.
+        timeout: Maximum time for all of this, in seconds.
 
-        Raise TypeError if the timeout is not a number; the consumer then stays open.
+        All delivered records count as completed. If an exception leaves the `with` block, its end commits only the
+        records that were completed before, without the current record of a loop or the records of the last poll. The
+        end of the block waits at most 3 seconds after cancellation.
+
+        Raise TypeError if the timeout is not a number. The consumer then stays open.
         """
         check_timeout(timeout, "close")
         await self._end(timeout, None)
@@ -373,7 +405,7 @@ class Consumer(ClientBase):
             await self._io_loop.close()
 
     def _leaving_text(self) -> str:
-        """Return what a close waits for."""
+        """Return a text that describes what `close` waits for."""
         cause = self._client.cluster.last_error
         return f"the consumer to leave group {self._options.group_id!r}" + (f" ({cause})" if cause else "")
 

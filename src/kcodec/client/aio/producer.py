@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The producer of the asyncio API. `kcodec.producer.core` buffers and sends the records.
 
-The context manager `Transaction` is in `transaction.py`; `kcodec.transactions.manager` sends the requests of
+The context manager `Transaction` is in `transaction.py`. `kcodec.transactions.manager` sends the requests of
 transactions.
 """
 
@@ -66,26 +66,27 @@ __all__ = [
 
 
 class Producer(ProducerBase):
-    # SYNC: "Use it in one event loop, that of its first call." -> "Thread-safe; one producer serves a whole process."
+    # SYNC: "Use it only in the event loop of its first call." -> "Thread-safe: one producer can serve a whole process."
     # SYNC: "# in the buffer" -> ""
     # SYNC: "await delivery" -> "delivery.result()"
-    """Writes records. Use it in one event loop, that of its first call.
+    """A producer, which writes records. Use it only in the event loop of its first call.
 
         async with Producer(bootstrap_servers="localhost:9092", compression_type="lz4") as producer:
             delivery = await producer.send("orders", b"value", key=b"key")   # in the buffer
             await delivery                         # RecordMetadata(topic, partition, offset, timestamp)
 
-    Options: `kcodec.client.ProducerOptions`, those of every client
-    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). An unknown option raises TypeError with a
-    suggestion, an invalid one ValueError.
+    The options are described in `kcodec.client.ProducerOptions`, those of every client in `kcodec.client.ClientOptions`
+    and those of TLS and SASL in docs/security.md.
 
-    `enable_idempotence` (the default) prevents duplicates by the producer's own retries, and keeps the order of each
-    partition. It does not prevent duplicates by an application that sends a record again, after a restart or because it
-    did not see the first one's Delivery. That requires a `transactional_id`.
+    `enable_idempotence` (the default) prevents duplicates caused by the producer's own retries, and keeps the order of
+    each partition. It does not prevent duplicates if the application sends a record again, for example after a restart,
+    or because it did not see the Delivery of the first attempt. That requires a `transactional_id`.
 
-    Choose one `transactional_id` for each live instance, the same after a restart: the next begin with the same id ends
-    the transaction that the last one left open. Of two live producers with one id the later one continues; the other
-    gets a ProducerFencedError.
+    Choose one `transactional_id` for each running instance, and use the same id after a restart. The next begin with
+    the id aborts the transaction that the previous producer left open. If two running producers use the same id, the
+    later one continues, and the other one gets a ProducerFencedError.
+
+    Raise TypeError, with a suggestion, if an option is unknown. Raise ValueError if the value of an option is invalid.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ProducerOptions]) -> None:
@@ -103,15 +104,17 @@ class Producer(ProducerBase):
     def from_properties(
         cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ProducerOptions]
     ) -> Self:
-        """Create a producer from properties with the names of Java's clients or of librdkafka: a mapping, or the path
-        of a file in the format of java.util.Properties. Values of text are converted.
+        """Create a producer from properties with the names of Java's clients or of librdkafka.
 
-        options: those of kcodec; they override the properties.
+        properties: A mapping, or the path of a file in the format of java.util.Properties. Text values are converted to
+                    the types of the options.
+        options: Options of kcodec. They override the properties.
 
-        A file may also have options that only another client has. They are logged as a WARNING, and have no effect.
+        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
 
-        Raise TypeError for names that a producer does not have, all of them together, with the name that is meant
-        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        Raise TypeError if a producer does not have some of the names. The error lists all of them, each with a
+        suggestion where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
+        Errors never show the values of secrets.
         """
         from kcodec.client.properties import options_from_properties
 
@@ -119,7 +122,8 @@ class Producer(ProducerBase):
         return cls(**taken)
 
     def _build(self, own: ProducerConfig, client: Client, io_loop: IoLoop) -> None:
-        """Build it from checked options. A group transact session shares its client and io_loop with its producer."""
+        """Initialize the producer with checked options. A group transact session shares its client and its io_loop with
+        its producer."""
         from kcodec.producer.core import ProducerCore
 
         self._options: ProducerConfig = own
@@ -177,7 +181,8 @@ class Producer(ProducerBase):
         return WithoutProducerId()
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
-        """Return the batches of a table; the producer of a TransactionWriter chooses their partitions."""
+        """Return the batches of a table. The producer of a TransactionWriter overrides this to choose their
+        partitions."""
         from kcodec.producer.tables import table_batches
 
         choose = self._core.partitions_of_keys(topic, count)
@@ -198,24 +203,26 @@ class Producer(ProducerBase):
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        # SYNC: "in another event loop than that of the first call" -> "at once on the I/O thread (in a callback)"
+        # SYNC: "in another event loop than that of the first call" -> "if it would have to wait in a callback"
         # SYNC: "in the event loop" -> "on the producer's I/O thread"
-        """Append a record to the buffer; it is sent in the background.
+        """Append a record to the buffer. The producer sends it in the background.
 
-        value, key: bytes-like or None, or what the serializers accept. headers: pairs of name and value, or a mapping.
-        partition: None: the option `partitioner` selects one; by default by the key (murmur2, as in Java), or without a
-            key the one that is being filled.
-        timestamp: ms since 1970; None: now.
-        on_delivery: called once, in the event loop, when the record has ended: with its RecordMetadata
-            and None, or with None and its error, which then counts as retrieved. It must not block. Its exceptions are
-            logged, and an error that it was called with then does not count as retrieved. It is not called if `send`
-            raises an error.
+        value, key: bytes-like objects or None, or values that the serializers accept.
+        headers: Pairs of name and value, or a mapping.
+        partition: Number of the partition. None: the option `partitioner` selects it. By default, the key determines
+            the partition (murmur2, as in Java), and a record without a key goes to the partition whose batch is being
+            filled.
+        timestamp: Timestamp in milliseconds since 1970. None: the current time.
+        on_delivery: Function that is called once, in the event loop, when the record has ended. Its
+            arguments are the RecordMetadata and None, or None and the error of the record, which then counts as
+            retrieved. It must not block. If it raises an exception, the exception is logged, and the error of the
+            record does not count as retrieved. It is not called if `send` raises an error.
 
-        Waits up to `max_block_ms` if `buffer_memory` is full; then it raises BufferFullError, and a RuntimeError
-        in another event loop than that of the first call. Raises EncodeError for invalid values, a record above
-        `max_request_size`, or a partition that the topic does not have, and TransportError if the producer is closed.
-        Later errors are in the Delivery. In a transaction, a record for which EncodeError or BufferFullError was raised
-        blocks the commit, as any record does that was not written.
+        If the buffer (`buffer_memory`) is full, wait for free space. Raise BufferFullError after `max_block_ms`. Raise
+        RuntimeError in another event loop than that of the first call. Raise EncodeError if a value is invalid, if the
+        record is larger than `max_request_size`, or if the topic does not have the partition. Raise TransportError if
+        the producer is closed. The Delivery has later errors. In a transaction, a record that is refused with
+        EncodeError or BufferFullError prevents the commit, as does any record that was not written.
         """
         if True:  # ASYNC
             if self._must_start():
@@ -256,10 +263,10 @@ class Producer(ProducerBase):
         # SYNC: "A task that is cancelled stops" -> "After Ctrl-C the call stops"
         """Send a record as `send` does, wait until it is acknowledged, and return where it is stored.
 
-        Raise the error of the record if it failed; it ends within `delivery_timeout_ms`. One record at a time is slow:
-        each call waits for a request and its response, and before that for up to `linger_ms` if another request is in
-        flight. A task that is cancelled stops waiting, and the record may still be written. Raise also what `send`
-        raises.
+        Raise the errors of `send`, and the error of the record if it failed. The record ends within
+        `delivery_timeout_ms`. Sending one record at a time is slow: each call waits for a request and its response, and
+        before that for up to `linger_ms` if another request is in flight. A task that is cancelled stops waiting, but
+        the record may still be written.
         """
         delivery = await self.send(topic, value, key, headers, partition, timestamp)
         if True:  # ASYNC
@@ -282,7 +289,8 @@ class Producer(ProducerBase):
     async def _send_when_space(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
     ) -> Delivery:
-        """Wait for buffer space for a record. A function of its own: `send` is quicker without a closure."""
+        """Wait for buffer space for a record. This is a separate function because `send` is faster without a
+        closure."""
         now = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         delivery: Delivery | None = await self._put_when_space(
             lambda: self._core.append(topic, key, value, headers, partition, now)
@@ -307,14 +315,18 @@ class Producer(ProducerBase):
                 self._io_loop.post(note)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """Send the rows of a table: any object with Arrow's C interface, with the columns key, value (binary or
-        string), headers, timestamp (ms) and partition. Only one of key and value is required.
+        """Send the rows of a table.
 
-        Rows of a partition keep their order. The column `partition` selects the partition, or if it is null the key;
-        rows without a key go in batches to changing partitions. framing="confluent" writes key_schema_id and
-        value_schema_id before the payloads. An invalid row raises an EncodeError that names it, and nothing is sent.
-        Waits for buffer space as `send` does; without it the rest of the table fails with BufferFullError, in the
-        Delivery.
+        table:   Any object with Arrow's C data interface, with the columns key and value (binary or string), headers,
+                 timestamp (ms) and partition. Only key or value is required.
+        framing: "confluent" writes the columns key_schema_id and value_schema_id before the payloads.
+
+        Rows of a partition keep their order. The column `partition` selects the partition of a row. If it is null, the
+        key does. Rows without a key go in batches to changing partitions.
+
+        Raise EncodeError, which names the row, if a row is invalid. Nothing is sent then. Wait for buffer space as
+        `send` does. If the buffer is still full after `max_block_ms`, the rest of the table fails with BufferFullError.
+        The TableDelivery has that error.
         """
         if True:  # ASYNC
             self._start()
@@ -334,7 +346,7 @@ class Producer(ProducerBase):
         return delivery
 
     async def _send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
-        """Send an encoded batch, as `TransactionWriter.send_encoded`."""
+        """Send an encoded batch as `TransactionWriter.send_encoded` does."""
         from kcodec.producer.encoded import encoded_batch
 
         if True:  # ASYNC
@@ -354,7 +366,8 @@ class Producer(ProducerBase):
         return delivery
 
     async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
-        """Return whether it got buffer space; if not, the following batches do not wait."""
+        """Append a batch of a table to the buffer. Return whether it got buffer space. If not, the batch fails, and the
+        following batches do not wait."""
 
         def put() -> bool | None:
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
@@ -369,39 +382,45 @@ class Producer(ProducerBase):
         return done is not None
 
     async def partitions_for(self, topic: str) -> int:
-        """Return the number of partitions of a topic. Waits for its metadata, at most `max_block_ms`
-        (DeliveryTimeoutError); for a topic that brokers call unknown, `unknown_topic_timeout_ms` (BrokerError)."""
+        """Return the number of partitions of a topic. Wait for the topic's metadata if necessary.
+
+        Raise DeliveryTimeoutError after `max_block_ms`. Raise BrokerError if brokers report for
+        `unknown_topic_timeout_ms` that they do not know the topic.
+        """
         timeout = self._core.settings.max_block
         return await self._run(self._core.learn_topic(topic, timeout), timeout, f"partitions_for({topic!r})")
 
-    # Transactions. timeout: seconds; max_block_ms without one.
+    # Transactions. A timeout is in seconds; None means max_block_ms.
 
     def transaction(self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None) -> Transaction:
-        """Return a transaction to use as a block: ``async with producer.transaction() as txn``. It needs no
-        init_transactions.
+        """Return a transaction for a `with` block: ``async with producer.transaction() as txn``. A call of
+        init_transactions is not necessary.
 
-        partitions: all partitions that any writer will write to; required below transaction.version 2 before
+        partitions: All partitions that any writer will write to. Below transaction.version 2 they are required before
                     `txn.handle` is read.
-        timeout:    seconds for the begin, and the same for the end: the commit, and the abort after a failed commit,
-                    share one deadline. If that abort is not complete, the next begin repeats it.
+        timeout:    Maximum time in seconds for the begin, and again for the end. The commit, and the abort after a
+                    failed commit, share one deadline. If that abort does not complete, the next begin repeats it. None:
+                    max_block_ms.
         """
         return Transaction(self, partitions, timeout)
 
     async def init_transactions(self, timeout: float | None = None) -> None:
         """Take over the transactional id: fence its previous producer, and abort the transaction that it left open.
-        begin_transaction does it, too.
+        The first begin_transaction also does this.
 
-        timeout: seconds; max_block_ms by default.
+        timeout: Maximum time in seconds. None: max_block_ms.
 
-        Raises AuthorizationError, FatalTransactionError (for example, transaction_timeout_ms above the broker's
-        maximum), DeliveryTimeoutError, after which it can be called again.
+        Raise AuthorizationError if the id is not permitted. Raise FatalTransactionError, for example if
+        transaction_timeout_ms is larger than the broker's maximum. Raise ProducerFencedError if another producer has
+        taken over the id since the first call. Raise DeliveryTimeoutError if the timeout passes. The call can then be
+        repeated.
         """
         await self._run(self._begun(self._manager().initialize(timeout), timeout))
 
     async def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction; later calls of `send` belong to it.
+        """Begin a transaction. Later calls of `send` belong to it.
 
-        timeout: seconds; max_block_ms by default.
+        timeout: Maximum time in seconds. None: max_block_ms.
         """
         manager = self._manager()
         if self._begin_at_once(manager) is None:
@@ -413,9 +432,9 @@ class Producer(ProducerBase):
         group_metadata: ConsumerGroupMetadata | str,
         timeout: float | None = None,
     ) -> None:
-        """As `Transaction.send_offsets`.
+        """Commit offsets of a consumer group with the open transaction, as `Transaction.send_offsets` does.
 
-        timeout: seconds; max_block_ms by default.
+        timeout: Maximum time in seconds. None: max_block_ms.
         """
         from kcodec.transactions.offsets import check_group_metadata
 
@@ -423,31 +442,36 @@ class Producer(ProducerBase):
         await self._run(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Flush and commit. Any error except UnknownOutcomeError and DeliveryTimeoutError means that it was not
-        committed: call abort_transaction. After UnknownOutcomeError this may be called again.
+        """Flush the buffered records, and commit the transaction.
 
-        timeout: seconds for both; max_block_ms by default.
+        timeout: Maximum time in seconds for both. None: max_block_ms.
+
+        Any error except UnknownOutcomeError and DeliveryTimeoutError means that the transaction was not committed. Call
+        abort_transaction then. After UnknownOutcomeError, this call may be repeated. After DeliveryTimeoutError, its
+        attribute `remedy` is "abort" or "retry".
         """
         await self._run(self._manager().commit(timeout))
 
     async def commit_transaction_async(self, timeout: float | None = None) -> TransactionCommit:
         # SYNC: "await commit" -> "commit.result()"
-        """Begin the commit of the open transaction, and return while it is under way. The next transaction can begin at
-        once: its records stay in the buffer until the commit has succeeded, and fail with its error otherwise.
+        """Begin the commit of the open transaction, and return while the commit is in progress. The next transaction
+        can begin immediately. Its records stay in the buffer until the commit has succeeded. If the commit fails, they
+        fail with its error.
 
             commit = await producer.commit_transaction_async()
             await producer.begin_transaction()
             ...                                      # send records of the next transaction
             await commit                             # raises what commit_transaction would raise
 
-        Only one commit is under way at a time: get its result before the next one. Offsets, commit and abort of the
-        next transaction wait for it. If the commit fails, the calls of the next transaction raise its error too, until
-        abort_transaction; if no caller has got the error, the next begin_transaction or `close` raises it.
+        Only one commit can be in progress at a time, so get its result before the next one. Offsets, commit and abort
+        of the next transaction wait for it. If the commit fails, the calls of the next transaction raise its error,
+        too, until abort_transaction. If no caller has retrieved the error, the next begin_transaction or `close` raises
+        it.
 
-        timeout: seconds for the commit; max_block_ms by default.
+        timeout: Maximum time in seconds for the commit. None: max_block_ms.
 
-        Raises TransactionStateError while another commit is under way, for a transaction whose handle was read, and
-        without an open transaction.
+        Raise TransactionStateError if another commit is in progress, if the handle of the transaction was read, or if
+        no transaction is open.
         """
         manager = self._manager()
         commit = TransactionCommit(manager.transactional_id, self._lock, self._io_loop.check_wait)
@@ -455,25 +479,30 @@ class Producer(ProducerBase):
         return commit
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Drop records that are not sent, and abort. After a fatal error that error is raised again.
+        """Discard the records that are not sent, and abort the transaction. After a fatal error, raise that error
+        again.
 
-        timeout: seconds; max_block_ms by default.
+        timeout: Maximum time in seconds. None: max_block_ms.
         """
         await self._run(self._manager().abort(timeout))
 
     async def release(self, timeout: float | None = None) -> TransactionHandle:
-        """Flush, leave the transaction open for other processes to continue and to end, and close this producer.
+        """Flush the buffered records, leave the transaction open for other processes, and close this producer.
 
             handle = await producer.release()
             receipt = producer.receipt          # what this producer has written: for commit_transaction
 
-        With the handle other processes write to it (`TransactionWriter`), commit it (`commit_transaction`) or abort it
-        (`abort_transaction`); the coordinator aborts it after transaction_timeout_ms. Below transaction.version 2 begin
-        it with `transaction(partitions=...)`, which names all partitions that any writer will write to.
+        With the handle, other processes write to the transaction (`TransactionWriter`), commit it
+        (`commit_transaction`) or abort it (`abort_transaction`). The coordinator aborts it after
+        transaction_timeout_ms. Below transaction.version 2, begin the transaction with `transaction(partitions=...)`,
+        and name all partitions that any writer will write to.
 
-        Raises the error of a record that was not written, DeliveryTimeoutError if records are still under way after
-        `timeout` seconds (default: max_block_ms), TransactionStateError without an open transaction. The producer is
-        then not closed, and its transaction can only be aborted.
+        timeout: Maximum time in seconds for the flush. None: max_block_ms.
+
+        Raise the error of a record that was not written. Raise DeliveryTimeoutError if records are still in flight
+        after the timeout. Raise TransactionStateError if no transaction is open, or if it was begun without partitions
+        below transaction.version 2. After an error, the producer is not closed, and its transaction can only be
+        aborted.
         """
         handle = await self._run(self._manager().release(timeout))
         await self.close()
@@ -481,8 +510,8 @@ class Producer(ProducerBase):
 
     @property
     def receipt(self) -> WriterReceipt:
-        """The receipt of what this producer has written to the transaction that it has released; every record was
-        acknowledged. Raise TransactionStateError before `release` has returned."""
+        """The receipt for the records that this producer has written to the transaction that it has released. All of
+        them were acknowledged. Raise TransactionStateError before `release` has returned."""
         from kcodec.transactions.handle import WriterReceipt
 
         manager = self._manager()
@@ -496,7 +525,7 @@ class Producer(ProducerBase):
         return WriterReceipt(manager.open.receipt)
 
     def _manager(self) -> TransactionManager:
-        """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
+        """Return the transaction manager. Raise TransactionStateError if the producer has no transactional_id."""
         if self._transactions is None:
             raise TransactionStateError(
                 "this producer has no transactional_id: set it to use transactions",
@@ -506,7 +535,7 @@ class Producer(ProducerBase):
         return self._transactions
 
     def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]:
-        """Run the begin of a transaction, and log a warning if no broker responds."""
+        """Run the flow that begins a transaction. Log a warning if no broker responds."""
         manager = self._manager()
         return reported(
             flow,
@@ -517,8 +546,8 @@ class Producer(ProducerBase):
         )
 
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
-        """Begin a transaction if that sends no request. Otherwise return None; also for a closed producer and in a
-        forked process, where the flow raises the error."""
+        """Begin a transaction if that requires no request. Otherwise return None. Also return None if the producer is
+        closed, and in a forked process. The flow that begins the transaction then raises the error."""
         if True:  # ASYNC
             self._start()
             if self._io_loop.is_closed:
@@ -529,22 +558,31 @@ class Producer(ProducerBase):
     # Ending
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send the buffered records at once, and wait until each of them has a result or an error.
+        """Send the buffered records immediately, and wait until each of them has a result or an error.
 
-        Raise DeliveryErrors for records that have failed since the last `flush` without their error being retrieved
-        (`result`, `exception`, `error` or a callback of the Delivery); in a transaction its commit raises the error
-        instead. Raise DeliveryTimeoutError after `timeout` seconds.
+        timeout: Maximum time in seconds. None: each record ends within `delivery_timeout_ms`.
+
+        Raise DeliveryErrors if records have failed since the last `flush` and their errors were not retrieved
+        (`result`, `exception`, `error` or a callback of the Delivery). In a transaction, the commit raises the error
+        instead. Raise DeliveryTimeoutError after the timeout.
         """
         await self._run(self._core.flush(timeout), timeout, "flush()")
         self._raise_failures()
 
     async def close(self, timeout: float | None = None) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
-        """Send the buffered records, wait for them, and end. Idempotent. Afterwards `send` raises TransportError.
+        """Send the buffered records, wait until each of them has ended, and close the connections. Abort an open
+        transaction. Afterwards `send` raises TransportError. Further calls do nothing.
 
-        Records that are not acknowledged after `timeout` seconds fail with DeliveryTimeoutError. Raise DeliveryErrors
-        as `flush` does. The end of the `with` block is `close`: if an exception leaves the block, the failures are
-        added to it as a note, a wait is logged, and after cancellation it is limited to 3 seconds.
+        timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
+            None: each record ends within `delivery_timeout_ms`.
+
+        Raise DeliveryErrors as `flush` does. Raise the error of a commit in the background if no caller has retrieved
+        it.
+
+        The end of the `with` block also closes the producer. If an exception leaves the block, the failures are added
+        to the exception as a note, and a wait is logged. The wait is limited to 3 seconds
+        after cancellation.
         """
         if False:  # SYNC
             self._io_loop.check_wait()
@@ -560,7 +598,7 @@ class Producer(ProducerBase):
             raise failed.with_traceback(None)
 
     def _failed_commit(self) -> BaseException | None:
-        """Return the error of a commit in the background that no caller has got."""
+        """Return the error of a commit in the background if no caller has retrieved it."""
         return None if self._transactions is None else self._transactions.background.take_unretrieved()
 
     async def _end(self, timeout: float | None, error: BaseException | None = None) -> None:
@@ -582,14 +620,14 @@ class Producer(ProducerBase):
                 await self._run(flow, timeout, "close()")
         finally:
             if True:  # ASYNC
-                # RuntimeError in another event loop: the producer stays as it is.
+                # In another event loop this raises RuntimeError, and the producer stays open.
                 await self._io_loop.close()
             else:
                 self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))
 
     def _aborts_at_close(self) -> bool:
-        """Return whether a close ends an open transaction. A writer in a shared transaction leaves it open."""
+        """Return whether `close` aborts an open transaction. A writer of a shared transaction leaves it open."""
         return self._transactions is not None and self._transactions.state in TO_ABORT
 
     def _raise_failures(self) -> None:
@@ -606,7 +644,7 @@ class Producer(ProducerBase):
             try:
                 if not self._io_loop.is_closed:
                     await self._end(self._closing_timeout(error), error)
-            except Exception as failed:  # noqa: BLE001  the other one matters more
+            except Exception as failed:  # noqa: BLE001  `error` is raised, as it matters more
                 error.add_note(f"closing the producer failed, too: {failed}")
             except BaseException as interruption:
                 note_failures(interruption, self._core.take_failures())
@@ -617,7 +655,8 @@ class Producer(ProducerBase):
                 error.add_note(f"a commit in the background failed, too: {uncommitted}")
 
     def _closing_timeout(self, error: BaseException) -> float | None:
-        """Return the timeout of the close after `error`. No broker is waited for again where only an abort is left."""
+        """Return the timeout of the close after `error`. With a transactional id, the close only has to abort, so it
+        does not wait long for brokers that do not respond."""
         if self._core.id_manager.transactional_id is None:
             return limited_seconds(error)
         seconds = closing_seconds(error, self._client.cluster, float("inf"))

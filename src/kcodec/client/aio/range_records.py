@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`read_ranges` of the asyncio API: ranges of partitions whose offsets are known, with a client that is kept."""
+"""`read_ranges` of the asyncio API: a read of ranges of offsets, with a client that is kept for later calls."""
 
 from __future__ import annotations
 
@@ -33,34 +33,37 @@ def read_ranges(
 ) -> RangeRecords:
     # SYNC: "kcodec.client.aio.read_ranges" -> "kcodec.read_ranges"
     # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
-    # SYNC: "ValueError. With the block, or the first batch:" -> "ValueError;"
+    # SYNC: "With the block, or the first batch, raise" -> "Raise"
     # SYNC: "its event loop ends" -> "the process exits"
-    """Read ranges of offsets, of any topics, as Arrow batches. It uses no group and commits nothing.
+    """Read ranges of offsets, of any topics, as Arrow batches. No group is used, and no offset is committed.
 
         planned = [OffsetRange("orders", 0, 500, 900), OffsetRange("payments", 3, 0, 120)]
         async with kcodec.client.aio.read_ranges(planned, bootstrap_servers="localhost:9092") as records:
             async for batch in records:
                 table = pyarrow.table(batch)             # topic, partition, offset, timestamp, key, value, headers
 
-    For coordinators that plan offsets in one place and read them in many (Spark, Ray, Dask). Ranges can be pickled.
-    Their ends are given, so that no offsets are requested, and the client with its connections is kept for later calls
-    with the same options. A small range then costs one Fetch request. A client is kept until its event loop ends, or
-    until one of its connections fails; at most eight idle clients are kept.
+    This is for frameworks that plan offsets in one process and read them in many (Spark, Ray, Dask). Ranges can be
+    pickled. The bounds of the ranges are given, so no offsets are requested. The client with its connections is kept
+    for later calls with the same options. A small range then costs one Fetch request. A client is kept until
+    its event loop ends, or until one of its connections fails. At most eight idle clients are kept.
 
-    ranges:       `kcodec.OffsetRange` values, or one. They are fetched together. All rows of a batch belong to one
-                  range, and offsets increase within a range.
-    spark_layout: The columns of Spark's own Kafka source: key, value, topic, partition, offset, timestamp,
-                  timestamp_type unless `columns` names others, all nullable, timestamps in microseconds, NULL for a
-                  record without headers.
-    on_missing:   What to do about offsets that are not in the log: a start below its start (retention,
-                  DeleteRecords), an end above its end (truncation), a topic that was deleted, or that was deleted and
-                  created again (`OffsetRange.topic_id`). "raise": an error that names the range and the bounds of the
-                  log. "skip": read the rest of the range; missing offsets are logged as a warning and counted in
-                  `ranges`.
-    options:      Those of `read_topic` (`kcodec.client.ReadTopicOptions`).
+    ranges:       One `kcodec.OffsetRange`, or several. They are fetched at the same time. All rows of a batch belong to
+                  one range, and offsets increase within a range.
+    spark_layout: Whether the batches have the layout of Spark's own Kafka source. All columns are nullable, timestamps
+                  are in microseconds, and the headers of a record without headers are NULL. The columns are key,
+                  value, topic, partition, offset, timestamp and timestamp_type unless `columns` names others.
+    on_missing:   What to do if offsets are not in the log: the range begins before the start of the log (retention,
+                  DeleteRecords), it ends after the end of the log (truncation), the topic was deleted, or it was
+                  deleted and created again (`OffsetRange.topic_id`). "raise" raises an error that names the range and
+                  the bounds of the log. "skip" reads the rest of the range. Missing offsets are then logged as a
+                  warning and counted in `ranges`.
+    options:      The options of `read_topic` (`kcodec.client.ReadTopicOptions`).
 
-    Raises at once: TypeError, ValueError. With the block, or the first batch: BrokerError (no such topic or partition).
-    While reading: OffsetOutOfRangeError and LogTruncationError for missing offsets; otherwise as `read_topic`.
+    Raise TypeError or ValueError if an argument is invalid.
+    With the block, or the first batch, raise BrokerError if a topic or a partition does not exist.
+
+    While reading, raise OffsetOutOfRangeError or LogTruncationError if offsets are missing, and the errors of
+    `read_topic`.
     """
     # SYNC: "RangeRecords(" -> "RangeRecords.of("
     return RangeRecords(RangeReading(ranges, spark_layout, on_missing, options, _clients))
@@ -68,9 +71,10 @@ def read_ranges(
 
 class RangeRecords(BoundedRecords[RangeReading]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
-    """A read of ranges under way: iterate over it once.
+    """A read of ranges in progress: iterate over it once.
 
-    It ends with its last batch, by an error, by `close`, and by `async with`. Its connections are kept for other calls.
+    It ends after the last batch, after an error, by `close`, and at the end of the `async with` block. Its connections
+    are kept for other calls.
     """
 
     def __init__(self, reading: RangeReading) -> None:
@@ -95,13 +99,14 @@ class RangeRecords(BoundedRecords[RangeReading]):
 
     @property
     def ranges(self) -> tuple[RangeProgress, ...]:
-        # SYNC: " Empty before the first batch." -> ""
-        """Each range of the call, in that order, with `next_offset` (after what was delivered or skipped so far)
-        and `lost` (number of its offsets that are not in the log). Empty before the first batch."""
+        # SYNC: "Empty before the first batch." -> ""
+        """The ranges in the order of the call, with their progress: `next_offset` is the offset after the records that
+        were delivered or skipped so far, and `lost` is the number of offsets that are not in the log. Empty before the
+        first batch."""
         return self._reading.progress
 
     async def close(self) -> None:
-        """End the read. Idempotent."""
+        """End the read. Further calls have no effect."""
         if True:  # ASYNC
             self._is_done = True
         pooled, self._pooled = self._pooled, None
@@ -110,7 +115,7 @@ class RangeRecords(BoundedRecords[RangeReading]):
 
     def _give_back(self, pooled: PooledClient[IoLoop]) -> bool:
         if not self._reading.is_finished and not pooled.io_loop.is_closed:
-            with suppress(TransportError):  # closed meanwhile
+            with suppress(TransportError):  # the client was closed meanwhile
                 pooled.io_loop.post(self._reading.stop)
         return _clients.give_back(pooled, self._reading.has_failed_connection)
 
@@ -119,7 +124,7 @@ class RangeRecords(BoundedRecords[RangeReading]):
         if pooled is not None and pooled.is_usable:
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
             if True:  # ASYNC
-                self._give_back(pooled)  # the guard closes the client, if that is to be done
+                self._give_back(pooled)  # if the client must be closed, the guard closes it
             else:
                 if self._give_back(pooled):
                     pooled.io_loop.close(0.0)
@@ -128,7 +133,7 @@ class RangeRecords(BoundedRecords[RangeReading]):
 if True:  # ASYNC
 
     async def _close_with_event_loop(io_loop: IoLoop) -> AsyncGenerator[None]:
-        """Wait until `asyncio.run` closes its asynchronous generators at its end, and close the clients."""
+        """Close the client when `asyncio.run` closes the asynchronous generators at its end."""
         try:
             yield
         finally:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group transact session of the asyncio API: consume, transform, produce, exactly once.
+"""The group transact session of the asyncio API: consume, transform and produce, exactly once.
 
-One client runs the cores of a consumer and of a producer; `kcodec.session.core` connects the two.
+One client runs the core of a consumer and the core of a producer. `kcodec.session.core` connects the two.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.session")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
-#: One wait of a poll without a timeout.
+#: Maximum duration of one wait of a poll without a timeout. The poll then waits again.
 LONG_SECONDS = 3600.0
 
 
 class _SessionProducer(Producer):
-    """The producer of a session, with the session's client. The session starts it."""
+    """The producer of a session. It uses the session's client, and the session starts it."""
 
     def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
         self._build(options.producer, client, io_loop)
@@ -75,9 +75,9 @@ class _SessionProducer(Producer):
 
 
 class SessionTransaction:
-    # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
-    """A transaction of a session, as a block: the records that it polls are committed with those that it sends, or
-    neither.
+    # SYNC: "If the task is cancelled inside the block, the transaction is aborted before the task ends." -> ""
+    """A transaction of a session, to use as a block. The offsets of the records that it polls and the records that it
+    sends are committed together, or not at all.
 
         async with session.transaction() as txn:
             for record in await txn.poll(1.0):
@@ -86,10 +86,10 @@ class SessionTransaction:
             ...  # the position is the same as before: the same records will be read again
 
     A rebalance never raises an error in the block. If it revokes partitions that the block has read, `send` still
-    accepts records but they are never committed, `committed` is False at the end, and the positions are reset. Any
-    other error is raised at the end of the block, after the abort, or by `send` and `poll` themselves. An exception
-    that leaves the block also aborts the transaction, and is raised again. A task that is cancelled inside the block
-    aborts the transaction, and is cancelled then.
+    accepts records, but they are never committed. At the end, `committed` is False and the positions are reset. Any
+    other error is raised by `send` or `poll`, or at the end of the block, after the abort. An exception that leaves the
+    block also aborts the transaction, and is raised again. If the task is cancelled inside the block, the transaction
+    is aborted before the task ends.
     """
 
     def __init__(self, session: GroupTransactSession, timeout: float | None) -> None:
@@ -120,7 +120,7 @@ class SessionTransaction:
                 block = await session._run(self._flows.begin(self._timeout, self._is_gone))
             self._block = block
             return self
-        except BaseException:  # cancelled, too: a transaction that begins all the same must be abandoned
+        except BaseException:  # also after a cancellation: if the transaction begins nevertheless, it must be abandoned
             self._is_interrupted = True
             raise
 
@@ -138,7 +138,7 @@ class SessionTransaction:
             raise
 
     async def _end_block(self, block: SessionBlock, error: BaseException | None) -> None:
-        """Commit, or abort because of an error that left the block."""
+        """Commit the transaction, or abort it because an exception left the block."""
         limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
         own = self._flows.manager.max_block if self._timeout is None else self._timeout
         seconds = own if limit is None else min(own, limit)
@@ -147,12 +147,18 @@ class SessionTransaction:
         await self._session._run(announced(end, error, seconds, what, "kcodec.session"))
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
-        """As `Consumer.poll`; the returned records belong to this transaction."""
+        """Return records as `Consumer.poll` does. They belong to this transaction.
+
+        timeout: Maximum time to wait, in seconds. None waits without a limit.
+        """
         session = self._session
         return await session._poll(self._current, timeout, lambda: session._core.take(session._max_poll_records), list)
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        """As `Consumer.poll_arrow`; the returned records belong to this transaction."""
+        """Return records as Arrow columns, as `Consumer.poll_arrow` does. They belong to this transaction.
+
+        timeout: Maximum time to wait, in seconds. None waits without a limit.
+        """
         session = self._session
         return await session._poll(self._current, timeout, session._core.take_arrow, session._no_rows)
 
@@ -166,9 +172,10 @@ class SessionTransaction:
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """As `Producer.send`, in this transaction; the commit waits for the record, and fails if it fails.
+        """Send a record in this transaction, as `Producer.send` does. The commit waits for the record, and fails if the
+        record fails.
 
-        After a rebalance that revoked what the transaction has read, the record is accepted, but never committed.
+        If a rebalance has revoked partitions that the transaction has read, the record is accepted but never committed.
         """
         block = self._sending()
         try:
@@ -180,7 +187,8 @@ class SessionTransaction:
             return delivery
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`, in this transaction; otherwise as `send`."""
+        """Send the rows of a table in this transaction, as `Producer.send_arrow` does. The commit waits for them, as
+        for the records of `send`."""
         block = self._sending()
         try:
             return await self._session._producer.send_arrow(topic, table, framing=framing)
@@ -194,31 +202,32 @@ class SessionTransaction:
             return delivery
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at this offset, for example after a batch that cannot be read (`DecodeError.next_offset`). It is
-        committed or undone with the transaction. Raises ValueError for a partition that is not assigned to this
-        session."""
+        """Continue reading at this offset, for example after a batch that cannot be read (`DecodeError.next_offset`).
+        The new position is committed with the transaction, or undone if the transaction is aborted. Raise ValueError if
+        the partition is not assigned to this session."""
         await self._session._run(self._seek(partition, offset))
 
     async def abort(self) -> None:
-        """Abort it here: nothing of it is committed, and its records will be polled again. The end of the block then
-        does nothing."""
+        """Abort the transaction. Nothing of it is committed, and its records will be polled again. The end of the block
+        then does nothing."""
         block = self._current
         block.check_open("abort")
         await self._session._run(SessionEnd(self._flows, block, self._timeout).run(is_commit=False))
 
     @property
     def committed(self) -> bool | None:
-        """True; False: aborted, by a rebalance, an error or `abort`, and the records are read again; None: still open,
-        or EndTxn got no response and the outcome is unknown."""
+        """True if the transaction is committed. False if a rebalance, an error or `abort` has aborted it; its records
+        are then read again. None if it is still open, or if EndTxn got no response, so that the outcome is unknown."""
         return None if self._block is None else self._block.committed
 
     @property
     def is_doomed(self) -> bool:
-        """Whether a rebalance has revoked what it read: its end aborts, so the block may end now."""
+        """Whether a rebalance has revoked partitions that the transaction has read. The end of the block aborts it
+        then, so the block may end now."""
         return self._block is not None and self._block.failed is not None
 
     def _is_gone(self) -> bool:
-        """Return whether the begin was interrupted, so that no block will end it."""
+        """Return whether the begin was interrupted, so that no block will end the transaction."""
         return self._is_interrupted
 
     @property
@@ -244,8 +253,8 @@ class SessionTransaction:
         yield from self._session._core.seek(name, where)
 
     def _discarded_batch(self, block: SessionBlock, topic: str, error: KcodecError) -> ProducerBatch:
-        """Return a batch that failed. Raise the error of a send, unless a rebalance has prevented the commit: then
-        nothing is lost."""
+        """Return a failed batch for a record whose send has raised `error`. Raise the error again unless a rebalance
+        has prevented the commit. In that case nothing is lost."""
         if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
         batch = ProducerBatch(topic, -1, self._session._producer._lock)
@@ -258,10 +267,10 @@ class SessionTransaction:
 
 
 class GroupTransactSession(ClientBase):
-    # SYNC: "One task uses it" -> "One thread uses it"
+    # SYNC: "Only one task may use it." -> "Only one thread may use it."
     # SYNC: "They may be coroutine functions." -> ""
     """A group member that reads and writes exactly once: offsets and records are committed together (KIP-98, KIP-447).
-    One task uses it. Use as many sessions as there are partitions to share the work.
+    Only one task may use it. To share the work, use up to one session for each partition.
 
         async with GroupTransactSession(
             bootstrap_servers="localhost:9092", group_id="billing", transactional_id="billing-1", topics=["orders"]
@@ -271,17 +280,19 @@ class GroupTransactSession(ClientBase):
                     for record in await txn.poll(1.0):
                         await txn.send("invoices", invoice(record.value), key=record.key)
 
-    topics, pattern: what to read, one of the two, as in `Consumer.subscribe`.
-    transactional_id: one for each live session, the same after a restart.
-    on_revoked, on_assigned, on_lost: called within `poll` and `close` with a frozenset of TopicPartition, once they
-        are revoked, assigned or lost (on_revoked, if there is no on_lost). They may be coroutine functions.
-    transaction_scan_interval_ms: the brokers' transaction.abort.timed.out.transaction.cleanup.interval.ms, for brokers
-        before 2.5 only.
-    Others: those of `Consumer` and `Producer`, with safe defaults: auto_offset_reset="earliest",
+    topics, pattern: Topics to read, as in `Consumer.subscribe`. Pass one of the two.
+    transactional_id: Id of the producer. Choose one for each running session, and use the same id after a restart.
+    on_revoked, on_assigned, on_lost: Callbacks that are called within `poll` and `close` with a frozenset of
+        TopicPartition, after these were revoked, assigned or lost. Without on_lost, on_revoked is called for lost
+        partitions. They may be coroutine functions.
+    transaction_scan_interval_ms: Value of transaction.abort.timed.out.transaction.cleanup.interval.ms in the
+        configuration of the brokers. Only for brokers before 2.5.
+    Others: The options of `Consumer` and `Producer`. The defaults of a session are auto_offset_reset="earliest" and
         transaction_timeout_ms=40000. isolation_level="read_uncommitted", enable_auto_commit=True and acks other than
         "all" are rejected.
 
-    An unknown option raises TypeError with a suggestion, an invalid or unsafe one ValueError.
+    Raise TypeError, with a suggestion, if an option is unknown. Raise ValueError if the value of an option is invalid
+    or unsafe.
     """
 
     def __init__(
@@ -327,15 +338,18 @@ class GroupTransactSession(ClientBase):
         pattern: str | re.Pattern[str] | None = None,
         **options: Unpack[SessionOptions],
     ) -> Self:
-        """Create a session from properties with the names of Java's clients or of librdkafka: a mapping, or the path
-        of a file in the format of java.util.Properties. Values of text are converted.
+        """Create a session from properties with the names of Java's clients or of librdkafka.
 
-        options: those of kcodec; they override the properties.
+        properties: A mapping, or the path of a file in the format of java.util.Properties. Text values are converted to
+                    the types of the options.
+        topics, pattern: Topics to read, as in `GroupTransactSession`.
+        options: Options of kcodec. They override the properties.
 
-        A file may also have options that only another client has. They are logged as a WARNING, and have no effect.
+        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
 
-        Raise TypeError for names that a session does not have, all of them together, with the name that is meant
-        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        Raise TypeError if a session does not have some of the names. The error lists all of them, each with a
+        suggestion where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
+        Errors never show the values of secrets.
         """
         from kcodec.client.properties import options_from_properties
 
@@ -352,27 +366,30 @@ class GroupTransactSession(ClientBase):
         run_in_background(self._client, self._core, flows)
 
     def transaction(self, timeout: float | None = None) -> SessionTransaction:
-        """Return a transaction, to use as a block.
+        """Return a transaction for a `with` block.
 
-        timeout: seconds for its begin, and the same for its end: the commit, and the abort after a failed commit, share
-        one deadline. The default of each is `max_block_ms`.
+        timeout: Maximum time in seconds for the begin, and again for the end. The commit, and the abort after a failed
+            commit, share one deadline. None: `max_block_ms`.
 
-        Raised at the end of the block, after the abort: AbortableTransactionError (names the partition of a record that
-        failed), AuthorizationError, TransactionTimedOutError, DeliveryTimeoutError when the commit could not be sent in
-        time. ProducerFencedError: another session uses this transactional_id, and this one is no longer usable.
-        UnknownOutcomeError: the commit was sent and got no response, `committed` is None; the next transaction
-        continues at the committed offsets, which show the outcome.
+        The end of the block raises these errors, after the abort:
+        - AbortableTransactionError, which names the partition if a record failed;
+        - AuthorizationError;
+        - TransactionTimedOutError;
+        - DeliveryTimeoutError if the commit could not be sent in time;
+        - ProducerFencedError if another session uses this transactional_id. This session is no longer usable;
+        - UnknownOutcomeError if the commit was sent and got no response. `committed` is None. The next transaction
+          continues at the committed offsets, which show the outcome.
         """
         check_seconds(timeout, "transaction")
         return SessionTransaction(self, timeout)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are assigned to this session now."""
+        """Return the partitions that are currently assigned to this session."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
 
     async def health(self) -> ConsumerHealth:
-        """Return what the consumer of this session does at the moment: see `Consumer.health`."""
+        """Return the current state of this session's consumer. See `Consumer.health`."""
         return await self._run(self._core.health())
 
     async def _poll(
@@ -387,7 +404,7 @@ class GroupTransactSession(ClientBase):
             with self._polling:  # no signal, such as that of Ctrl-C, is handled between the lock and its block
                 block.check_open("poll")
                 if self._io_loop.is_closed:
-                    await self._run(self._core.wait_for_work(0.0))  # says why
+                    await self._run(self._core.wait_for_work(0.0))  # raises the reason
                 self._core.begin_poll()
                 is_begun = True
                 deadline = None if timeout is None else time.monotonic() + timeout
@@ -404,12 +421,12 @@ class GroupTransactSession(ClientBase):
                         return taken if taken is not None else nothing()
         except BaseException:
             if is_begun:
-                self._core.take_back()  # the block is not given what was taken for this poll
+                self._core.take_back()  # the block does not get the records that this poll has taken
             raise
 
     def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
-        """Return what can be taken; None if nothing may be taken now. Raise TransactionStateError if the transaction
-        has ended, in which case the records belong to the next one."""
+        """Return available records, or None if the block may not take any now. Raise TransactionStateError if the
+        transaction has ended, because the records then belong to the next one."""
         block.check_open("poll")
         if self._core.has_business or not self._flows.may_take(block):
             return None
@@ -420,7 +437,7 @@ class GroupTransactSession(ClientBase):
         except KcodecError:
             raise
         except BaseException:
-            # Interrupted: positions may have moved past records that the block did not get.
+            # The poll was interrupted, and positions may have moved past records that the block did not get.
             block.fail("a poll was interrupted")
             raise
         finally:
@@ -442,11 +459,15 @@ class GroupTransactSession(ClientBase):
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
-        """Abort an open transaction, revoke all partitions, leave the group and end, within `timeout` seconds in total,
-        not counting the rebalance callbacks. Idempotent.
+        """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
+        have no effect.
 
-        The end of the `with` block waits 3 seconds at most after cancellation, and after an error
-        while no broker responds.
+        timeout: Maximum time for all of this, in seconds, not counting the rebalance callbacks.
+
+        The end of the `with` block also closes the session. It waits at most 3 seconds
+        after cancellation, and also after a connection error while no broker responds.
+
+        Raise TypeError if the timeout is not a number.
         """
         check_timeout(timeout, "close")
         await self._end(timeout, None)
@@ -465,13 +486,13 @@ class GroupTransactSession(ClientBase):
                     await self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
         except BaseException as interruption:
             if is_interruption(interruption):
-                deadline = time.monotonic()  # a second Ctrl-C: nothing is waited for
+                deadline = time.monotonic()  # after a second Ctrl-C, wait for nothing
             raise
         finally:
             await self._producer.close(max(deadline - time.monotonic(), 0.0))
 
     def _ending_text(self) -> str:
-        """Return what a close waits for."""
+        """Return a text that describes what `close` waits for."""
         cause = self._client.cluster.last_error
         what = f"the session to abort its open transaction and to leave group {self._options.consumer.group_id!r}"
         return what + (f" ({cause})" if cause else "")
@@ -481,7 +502,7 @@ class GroupTransactSession(ClientBase):
         deadline for both."""
         deadline = self._client.clock() + timeout
         block, left = self._flows.block, timeout - leaving_seconds(timeout)
-        if block is not None and block.is_ending:  # in a call of another thread, or in one that a signal handler interrupted
+        if block is not None and block.is_ending:  # by another thread, or by a call that a signal handler interrupted
             yield from self._flows.wait_for_end(block, left)
         elif block is not None:
             if not block.is_fresh:

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of many processes: writers share a handle, and any process can end it. No other client has this.
+"""Transactions of several processes: writers share a handle, and any process can end the transaction. Other Kafka
+clients do not have this.
 
     async with producer.transaction(partitions=[...]) as txn:      # the owner
-        text = txn.handle.to_json()                                # sent to the other processes in any way
-        ...                                                        # each: a TransactionWriter; it returns its receipt
+        text = txn.handle.to_json()                                # send it to the other processes in any way
+        ...                                                        # each uses a TransactionWriter, which has a receipt
     # or without an owner, from any process, after any restart:
     handle = await begin_transaction("orders-0", partitions=[...], bootstrap_servers=...)
     await commit_transaction(handle, bootstrap_servers=..., receipts=receipts)
 
-`SharedTransactions` repeats that with the same connections, and keeps the progress of the job in the transaction.
+`SharedTransactions` runs successive transactions with the same connections, and stores the progress of the job in each
+transaction.
 
-Rules: one writer for each partition and handle. If a writer dies, abort: do not write its partitions again with that
-handle. The transaction's timeout applies: `transaction_timeout_ms`, at most the broker's transaction.max.timeout.ms.
+Use only one writer for each partition and handle. If a writer fails, abort the transaction. Do not write its partitions
+again with that handle. The coordinator aborts the transaction after `transaction_timeout_ms`, which can be at most the
+broker's transaction.max.timeout.ms.
 """
 
 from __future__ import annotations
@@ -54,12 +57,12 @@ __all__ = [
     "begin_transaction",
     "commit_transaction",
 ]
-#: What the handle decides, and not a writer.
+#: Options of a producer that a writer does not have, because the handle determines their values.
 NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence", "partitioner"})
 
 
 class _HandleProducer(Producer):
-    """A producer whose identity and partitions are those of a writer."""
+    """The producer of a writer. It has the identity of the handle and the partitions of the writer."""
 
     def __init__(
         self,
@@ -79,8 +82,8 @@ class _HandleProducer(Producer):
         return self.id_manager
 
     def choose(self, topic: str, partition: int | None) -> int:
-        """Return the partition of a record: the requested one if it belongs to the writer, or its only one of the
-        topic."""
+        """Return the partition of a record: the requested one, or the only partition of the topic that the writer has.
+        Raise ValueError if the writer does not have the partition, or has several and none is requested."""
         named = [one.partition for one in self.partitions if one.topic == topic]
         if partition is None and len(named) == 1:
             return named[0]
@@ -106,22 +109,27 @@ class _HandleProducer(Producer):
 
 
 class TransactionWriter:
-    """Writes to a transaction that another process has begun, to partitions that no other writer writes to.
+    """A writer of a transaction that another process has begun. It writes to partitions that no other writer writes to.
 
         async with TransactionWriter(handle, partitions=[("orders", 0)], bootstrap_servers=...) as writer:
             await writer.send("orders", b"value")
-        writer.receipt                              # to the process that commits
+        writer.receipt                              # send it to the process that commits
 
-    must_be_first: before its first batch of a partition, request from the leader whether this handle has already
-    written there. If so, another writer was first, and this one fails with AbortableTransactionError. Without this
-    check a second writer of a partition goes unnoticed, and readers get records of both. It requires the permission
-    READ on the topic, and brokers from Kafka 2.8 on. It does not stop two writers that begin at the same moment.
+    handle: Handle of the transaction.
+    partitions: Partitions that only this writer writes to.
+    must_be_first: Whether the writer checks that it is the first one. Before its first batch of a partition, it
+        requests from the leader whether this handle has already been used to write there. If so, it fails with
+        AbortableTransactionError. Without this check, a second writer of a partition is not detected, and readers get
+        the records of both. The check requires the permission READ on the topic, and brokers from Kafka 2.8 on. It does
+        not detect two writers that begin at the same moment.
+    options: Options of Producer, except acks, enable_idempotence, partitioner, transactional_id and
+        transaction_timeout_ms.
 
-    Options: those of Producer, except acks, enable_idempotence and the transactional ones.
+    The end of the block waits for all records, and raises the error of the first record that failed. The writer then
+    has no receipt, and the transaction must be aborted. ProducerFencedError, TransactionTimedOutError and
+    AbortableTransactionError (the transaction was ended elsewhere) mean that the transaction is over.
 
-    The end of the block waits for all records, and raises the first error; then there is no receipt, and the
-    transaction must be aborted. ProducerFencedError, TransactionTimedOutError and AbortableTransactionError (ended
-    elsewhere) mean that the transaction is over.
+    Raise TypeError or ValueError if an argument or an option is invalid.
     """
 
     def __init__(
@@ -151,40 +159,52 @@ class TransactionWriter:
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """As `Producer.send`. partition may be omitted if the writer has one partition of the topic."""
+        """Send a record as `Producer.send` does. `partition` may be omitted if the writer has only one partition of the
+        topic. Raise ValueError if the writer does not have the partition."""
         chosen = self._producer.choose(topic, partition)
         return await self._producer.send(topic, value, key, headers, chosen, timestamp, on_delivery)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`. A writer with one partition of the topic sends rows without a partition there,
-        whatever their keys. A row for a partition of another writer raises ValueError, and nothing is sent."""
+        """Send the rows of a table as `Producer.send_arrow` does. If the writer has only one partition of the topic,
+        rows without a partition go there, whatever their keys. Raise ValueError if the writer does not have the
+        partition of a row. Nothing is sent then."""
         return await self._producer.send_arrow(topic, table, framing=framing)
 
     async def send_encoded(
         self, topic: str, batch: bytes | bytearray | memoryview, partition: int | None = None
     ) -> TableDelivery:
-        """Send one encoded record batch, for example one that `kcodec.encode` returned in another process, without
-        decoding it. partition may be omitted if the writer has one partition of the topic.
+        """Send one encoded record batch without decoding it, for example one that `kcodec.encode` returned in another
+        process.
+
+        partition: Partition of the batch. It may be omitted if the writer has only one partition of the topic.
 
         The writer replaces the producer id, epoch, sequence number and base offset. Compression, timestamps and
-        records stay as they are. A batch that the topic's max.message.bytes does not allow is split, as others are.
+        records stay as they are. If the batch is larger than the topic's max.message.bytes, it is split like other
+        batches.
 
-        Waits for buffer space as `send_arrow` does. Raises EncodeError if it is not exactly one batch that a producer
-        may send (version 2, consecutive records, CreateTime, no control batch), and DecodeError or a subclass if its
-        header or its CRC is invalid. Like a record that cannot be sent, it then blocks the commit.
+        Wait for buffer space as `send_arrow` does. Raise EncodeError unless the data is exactly one batch that a
+        producer may send (version 2, consecutive records, CreateTime, no control batch). Raise DecodeError or a
+        subclass if the header or the CRC of the batch is invalid. A refused batch prevents the commit, as does any
+        record that cannot be sent. Raise ValueError if the writer does not have the partition.
         """
         return await self._producer._send_encoded(topic, batch, self._producer.choose(topic, partition))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """As `Producer.flush`; raises the error of the first record that failed, as `close` does."""
+        """Send the buffered records immediately and wait for them, as `Producer.flush` does.
+
+        timeout: Maximum time in seconds. None: each record ends within `delivery_timeout_ms`.
+
+        Raise the error of the first record that failed, as `close` does. Raise DeliveryTimeoutError after the timeout.
+        """
         await self._producer.flush(timeout)
         self._producer.raise_error()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait for all records, and end. Raises the error of the first record that failed; otherwise idempotent.
+        """Send the buffered records, wait until each of them has ended, and close the connections. Raise the error of
+        the first record that failed, also in further calls. Otherwise, further calls have no effect.
 
-        timeout: seconds after which records without an acknowledgment fail with DeliveryTimeoutError; None waits until
-            each record has ended.
+        timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
+            None: each record ends within `delivery_timeout_ms`.
         """
         await self._producer.close(timeout)
         self._producer.raise_error()
@@ -192,8 +212,8 @@ class TransactionWriter:
 
     @property
     def receipt(self) -> WriterReceipt:
-        """The receipt: what was written to each partition. It can be pickled. Raises TransactionStateError before
-        `close`, or when the writer failed."""
+        """The receipt, with the number of records that were written to each partition. It can be pickled. Raise
+        TransactionStateError before `close`, or if the writer failed."""
         if not self._is_complete:
             raise TransactionStateError(
                 "a writer has a receipt once it is closed and every record was acknowledged; without a receipt the "
@@ -212,7 +232,7 @@ class TransactionWriter:
         if error is None:
             await self.close()
         else:
-            # What is not sent stays unsent; there is no receipt, so there is no commit.
+            # Buffered records are not sent. There is no receipt, so there will be no commit.
             await self._producer.close(timeout=0)
 
     def __repr__(self) -> str:
@@ -228,20 +248,23 @@ async def begin_transaction(
     timeout: float | None = None,
     **options: Unpack[ClientOptions],
 ) -> TransactionHandle:
-    """Begin a transaction that no producer owns, and leave it open: for writers (`TransactionWriter`) anywhere, and for
-    `commit_transaction` or `abort_transaction`.
+    """Begin a transaction that no producer owns, and leave it open. Writers (`TransactionWriter`) in any process use
+    its handle, and then `commit_transaction` or `abort_transaction` ends it.
 
     The last producer of the transactional id is fenced, and its open transaction is aborted.
 
-    transactional_id: id of the transaction, which must not be empty.
-    partitions: all that any writer will write to; required below transaction.version 2, not used from there on.
-    transaction_timeout_ms: time after which the coordinator aborts the transaction, at most the broker's
-              transaction.max.timeout.ms.
-    timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
+    transactional_id: Id of the transaction. It must not be empty.
+    partitions: All partitions that any writer will write to. Required below transaction.version 2, and not used from
+        version 2 on.
+    transaction_timeout_ms: Time after which the coordinator aborts the transaction, at most the broker's
+        transaction.max.timeout.ms.
+    timeout: Maximum time in seconds. None: default_api_timeout_ms.
+    options: Options of every client (bootstrap_servers ...).
 
-    Raises AuthorizationError, FatalTransactionError (the broker rejects transaction_timeout_ms),
-    TransactionStateError if partitions are required and missing, DeliveryTimeoutError. After any of them it can be
-    called again, which aborts what may have been begun.
+    Raise AuthorizationError if the id is not permitted. Raise FatalTransactionError if the broker rejects
+    transaction_timeout_ms. Raise TransactionStateError if partitions are required and missing. Raise
+    DeliveryTimeoutError after the timeout. After any of these errors, the call can be repeated. It then aborts a
+    transaction that may have been begun.
     """
     taken = _client_options(options, "begin_transaction")
     named = partitions_of(partitions)
@@ -262,17 +285,26 @@ async def commit_transaction(
     timeout: float | None = None,
     **options: Unpack[ClientOptions],
 ) -> None:
-    """Commit the transaction of a handle, from any process and after any restart; a repeat is harmless.
+    """Commit the transaction of a handle, from any process and after any restart. A repeated call has no further
+    effect.
 
-    receipts: of all writers, including the owner's own (`txn.receipt`). Two receipts with the same partition raise
-              ValueError. If the open transaction contains a partition without a receipt, TransactionStateError is
-              raised; an empty list is checked, too. In both cases nothing is committed. None: no check.
-    offsets, group_metadata: to be committed with it, as in `Transaction.send_offsets`.
-    timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
+    receipts: Receipts of all writers, including the one of the owner (`txn.receipt`). They are compared with the
+        partitions of the open transaction before anything is committed. An empty list is compared, too. None: nothing
+        is compared.
+    offsets, group_metadata: Offsets to commit with the transaction, and the consumer group, as in
+        `Transaction.send_offsets`.
+    timeout: Maximum time in seconds. None: default_api_timeout_ms.
+    options: Options of every client (bootstrap_servers ...).
 
-    Raises AbortableTransactionError or TransactionTimedOutError when it was not committed, ProducerFencedError when the
-    id has a new owner, AuthorizationError, DeliveryTimeoutError when EndTxn was not sent, UnknownOutcomeError when it
-    got no response.
+    Nothing is committed if one of these errors is raised:
+    - ValueError if two receipts have records of the same partition, or if `offsets` are given without `group_metadata`;
+    - TransactionStateError if the open transaction contains a partition without a receipt, or if a receipt has records
+      of another partition;
+    - AbortableTransactionError or TransactionTimedOutError if the transaction has been aborted;
+    - DeliveryTimeoutError if EndTxn was not sent.
+
+    Raise ProducerFencedError if the id has a new owner, and AuthorizationError if a request is not permitted. Raise
+    UnknownOutcomeError if EndTxn got no response. The transaction may then be committed.
     """
     check_handle(handle)
     taken = _client_options(options, "commit_transaction")
@@ -295,12 +327,13 @@ async def commit_transaction(
 async def abort_transaction(
     handle: TransactionHandle, *, timeout: float | None = None, **options: Unpack[ClientOptions]
 ) -> None:
-    """Abort the transaction of a handle, from any process and after any restart; a repeat is harmless.
+    """Abort the transaction of a handle, from any process and after any restart. A repeated call has no further effect.
 
-    timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
+    timeout: Maximum time in seconds. None: default_api_timeout_ms.
+    options: Options of every client (bootstrap_servers ...).
 
-    Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,
-    AuthorizationError, DeliveryTimeoutError when the abort was not confirmed.
+    Raise AbortableTransactionError if the transaction was committed. Raise ProducerFencedError if the id has a new
+    owner, and AuthorizationError if the id is not permitted. Raise DeliveryTimeoutError if the abort was not confirmed.
     """
     check_handle(handle)
     taken = _client_options(options, "abort_transaction")
@@ -310,9 +343,9 @@ async def abort_transaction(
 
 
 class SharedTransactions(ClientBase):
-    # SYNC: "Use it in one event loop." -> "One thread uses it at a time."
-    """Transactions of one transactional id that other processes write, one after the other, and the progress of their
-    job. It is for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
+    # SYNC: "Use it only in one event loop." -> "Only one thread at a time may use it."
+    """Successive transactions of one transactional id that other processes write to, with the progress of their job.
+    It is for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
 
         async with SharedTransactions("copy-0", "copy-progress", bootstrap_servers=...) as transactions:
             handle, progress = await transactions.begin(partitions=[("out", 0), ("out", 1)])
@@ -320,17 +353,21 @@ class SharedTransactions(ClientBase):
             ...                                  # step number `step`: writers with the handle return their receipts
             await transactions.commit(handle, receipts, step + 1)
 
-    The progress is the committed offset (and metadata, a text of up to 4096 bytes) of `group`, which the commit writes
-    within the transaction. So after a failure at any time, including UnknownOutcomeError, the next `begin` returns the
-    committed progress. The group belongs to the job alone: no consumer joins it. Brokers delete the offset of a group
-    that was idle for offsets.retention.minutes (default: seven days); the progress is then None, as at the beginning.
+    The progress is the committed offset of `group`, with metadata (a text of up to 4096 bytes). The commit writes it
+    within the transaction. After a failure at any time, including UnknownOutcomeError, the next `begin` therefore
+    returns the committed progress. Only the job may use the group, and no consumer may join it. Brokers delete the
+    offset of a group that was idle for offsets.retention.minutes (default: seven days). The progress is then None, as
+    at the beginning.
 
-    transactional_id: the id of all its transactions, which must not be empty.
-    transaction_timeout_ms: time after which the coordinator aborts an open transaction, at most the broker's
-              transaction.max.timeout.ms.
-    progress_partition: the partition whose offset is the progress; None: partition 0 of the topic that `begin` names.
-    Permissions: WRITE on the transactional id; READ on the group and on the topic of that partition.
-    Options: those of every client. The connections stay open until `close`. Use it in one event loop.
+    transactional_id: Id of all transactions. It must not be empty.
+    group: Id of the group whose committed offset is the progress. It must not be empty.
+    progress_partition: Partition whose offset is the progress. None: partition 0 of the topic that `begin` names.
+    transaction_timeout_ms: Time after which the coordinator aborts an open transaction, at most the broker's
+        transaction.max.timeout.ms.
+    options: Options of every client.
+
+    It requires the permission WRITE on the transactional id, and READ on the group and on the topic of the progress
+    partition. The connections stay open until `close`. Use it only in one event loop.
     """
 
     def __init__(
@@ -357,15 +394,20 @@ class SharedTransactions(ClientBase):
     async def begin(
         self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None
     ) -> tuple[TransactionHandle, OffsetAndMetadata | None]:
-        """Begin a transaction; return its handle, and the committed progress: None if none exists.
+        """Begin a transaction. Return its handle and the committed progress. The progress is None if the group has no
+        committed offset.
 
-        What this object, or a predecessor with the transactional id, left open is aborted before the progress is read.
-        The first begin takes over the transactional id. A later one raises ProducerFencedError if another process has
-        taken it over since then, and so does every one after it. (In that case a coordinator may abort the other
-        process's open transaction; that process gets AbortableTransactionError and begins again.)
+        partitions: All partitions that any writer will write to, as in `begin_transaction`.
+        timeout: Maximum time in seconds. None: default_api_timeout_ms.
 
-        partitions: as in `begin_transaction`. timeout: seconds; default_api_timeout_ms by default.
-        Raises AuthorizationError, FatalTransactionError, TransactionStateError, DeliveryTimeoutError.
+        If this object or a previous process with the transactional id has left a transaction open, it is aborted before
+        the progress is read. The first begin takes over the transactional id. If another process takes it over after
+        that, the next begin raises ProducerFencedError, as does every later one. A coordinator may then also abort the
+        open transaction of the other process, which gets AbortableTransactionError and begins again.
+
+        Raise ValueError if no progress_partition was given and `partitions` are not of exactly one topic. Raise
+        AuthorizationError, FatalTransactionError, TransactionStateError and DeliveryTimeoutError as `begin_transaction`
+        does.
         """
         seconds = self._seconds(timeout)
         begin = self._flows.begin(partitions_of(partitions), seconds)
@@ -378,25 +420,39 @@ class SharedTransactions(ClientBase):
         progress: int | OffsetAndMetadata,
         timeout: float | None = None,
     ) -> None:
-        """Commit the transaction with the progress: the number of the next step, and a text if it is an
-        OffsetAndMetadata. As `commit_transaction`, errors included; after any of them `begin` returns the committed
-        progress."""
+        """Commit the transaction together with the progress, as `commit_transaction` does.
+
+        progress: Number of the next step. An OffsetAndMetadata also has a text.
+        timeout: Maximum time in seconds. None: default_api_timeout_ms.
+
+        Raise the errors of `commit_transaction`. After any of them, `begin` returns the committed progress. Raise
+        ValueError if the handle is for another transactional id.
+        """
         await self._run(self._flows.commit(handle, tuple(receipts), progress, self._seconds(timeout)))
 
     async def abort(self, handle: TransactionHandle, timeout: float | None = None) -> None:
-        """Abort the transaction, as `abort_transaction`, if there is one. The next begin does it, too, but until then a
-        transaction with records blocks read_committed readers."""
+        """Abort the transaction if it is open, as `abort_transaction` does. The next begin also aborts it, but until
+        then a transaction with records blocks read_committed readers.
+
+        timeout: Maximum time in seconds. None: default_api_timeout_ms.
+
+        Raise the errors of `abort_transaction`. Raise ValueError if the handle is for another transactional id.
+        """
         await self._run(self._flows.abort(handle, self._seconds(timeout)))
 
     def _seconds(self, timeout: float | None) -> float:
         return _seconds(timeout, self._client.options)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Close the connections; an open transaction stays open. Idempotent."""
+        # SYNC: "timeout: Has no effect." -> "timeout: Maximum time to wait for the end of the I/O thread, in seconds."
+        """Close the connections. An open transaction stays open. Further calls have no effect.
+
+        timeout: Has no effect.
+        """
         await self._io_loop.close(timeout)
 
     async def __aenter__(self) -> Self:
-        return self  # it connects with the first call
+        return self  # the first call connects to the brokers
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -407,7 +463,7 @@ class SharedTransactions(ClientBase):
         return f"<SharedTransactions of {self._flows.transactional_id!r}>"
 
 
-#: What each function takes besides the options of a client, for suggestions.
+#: Arguments of each function in addition to the options of a client, for suggestions in errors.
 ARGUMENTS = {
     "abort_transaction": {"timeout"},
     "begin_transaction": {"partitions", "timeout", "transaction_timeout_ms"},
@@ -424,7 +480,8 @@ def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
 
 
 def _transaction_timeout(transactional_id: str, transaction_timeout_ms: float) -> int:
-    """Return the timeout, checked as a producer's options are. Raise ValueError or TypeError if one is invalid."""
+    """Return the timeout in ms. Both arguments are checked like the options of a producer. Raise ValueError or
+    TypeError if one is invalid."""
     if transactional_id is None:
         raise ValueError("transactional_id must be a non-empty string, not None")
     own = ProducerConfig(transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms)
@@ -436,7 +493,7 @@ def _seconds(timeout: float | None, options: ClientConfig) -> float:
 
 
 def _reported(client: Client, flow: Flow[T], what: str, transactional_id: str, seconds: float) -> Flow[T]:
-    """Run a flow, and log a warning if no broker responds."""
+    """Run a flow. Log a warning if no broker responds."""
     doing = f"{what} of the transaction of {transactional_id!r}"
     return reported(flow, client.cluster, doing, seconds, "kcodec.transactions")
 

@@ -81,7 +81,7 @@ def read_topic(
 
 class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
-    """A bounded read under way: iterate over it once."""
+    """A bounded read in progress: iterate over it once."""
 
     _unclosed = "was not closed, and not read to its end"
 
@@ -120,7 +120,7 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             return records
 
     async def _open_reading(self) -> None:
-        """Determine the ranges to read, and start to fetch."""
+        """Determine the ranges to read, and start the fetches."""
         raise NotImplementedError
 
     async def _fail(self, error: BaseException) -> None:
@@ -154,9 +154,9 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     async def rows(self) -> AsyncIterator[Record]:
         """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
 
-        Raise what iteration raises, and DeserializationError for a record whose deserializer fails, after all records
-        before it; with on_error="skip" the record is logged and left out. An error ends the read. After a `break`,
-        another call continues with the next record.
+        Raise the same errors as the iteration over batches. Raise DeserializationError if the deserializer of a record
+        fails, after all records before it. With on_error="skip" the record is logged and skipped instead. An error ends
+        the read. After a `break`, another call continues with the next record.
         """
         reading = self._reading
         while True:
@@ -173,7 +173,7 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
     @property
     def skipped_records(self) -> int:
-        """The number of records whose deserializer failed and that `rows` left out."""
+        """The number of records whose deserializer failed and that `rows` has skipped."""
         return self._reading.deserializer.skipped
 
     async def _read_more(self) -> None:
@@ -204,21 +204,21 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
     @property
     def schema(self) -> ColumnsSchema:
-        """An object with ``__arrow_c_schema__``."""
+        """The Arrow schema of the batches, as an object with ``__arrow_c_schema__``."""
         return self._reading.schema
 
     @property
     def counts(self) -> Counts:
-        """The counts of everything decoded so far: batches, records, aborted, control, skipped_batches ..."""
+        """The counts of what was decoded so far: batches, records, aborted, control, skipped_batches ..."""
         return self._reading.counts
 
     @property
     def bytes_fetched(self) -> int:
-        """The number of bytes of batches received so far."""
+        """The number of bytes of record batches received so far."""
         return self._reading.bytes_fetched
 
     async def close(self) -> None:
-        """End the read. Idempotent."""
+        """End the read. Further calls have no effect."""
         raise NotImplementedError
 
     async def __aexit__(
@@ -232,9 +232,10 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
 class TopicRecords(BoundedRecords[TopicReading]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
-    """A reading under way: iterate over it once.
+    """A read of a topic in progress: iterate over it once.
 
-    Its connections are closed at the end, by an error, by `close`, and by `async with`.
+    Its connections are closed after the last batch, after an error, by `close`, and at the end of the `async with`
+    block.
     """
 
     def __init__(self, reading: TopicReading) -> None:
@@ -246,13 +247,13 @@ class TopicRecords(BoundedRecords[TopicReading]):
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
-        # SYNC: "; empty before the first batch." -> "."
-        """Start, end and next_offset of each partition: after what was delivered or skipped so far; empty before the
-        first batch."""
+        # SYNC: "Empty before the first batch." -> ""
+        """Start, end and next_offset of each partition. The next_offset is the one after the records that were
+        delivered or skipped so far. Empty before the first batch."""
         return self._reading.offsets
 
     async def close(self) -> None:
-        """End the read. Idempotent."""
+        """End the read and close the connections. Further calls have no effect."""
         if True:  # ASYNC
             self._is_done = True
         if not self._io_loop.is_closed:

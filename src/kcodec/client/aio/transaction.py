@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The context manager that `Producer.transaction` returns.
 
-`kcodec.transactions.state` has the table of the calls that each state of a transaction allows;
-`kcodec.transactions.manager` sends its requests.
+`kcodec.transactions.state` has the table of the calls that each state of a transaction allows.
+`kcodec.transactions.manager` sends the requests of transactions.
 """
 
 from __future__ import annotations
@@ -60,18 +60,24 @@ class TransactionalProducer(Protocol):
 
 
 class Transaction:
-    # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
-    """A transaction of a producer, as a block: it begins with the block and is committed at its end. If an exception
-    leaves the block, the transaction is aborted and the exception is raised again.
+    # SYNC: "If the task is cancelled inside the block, the transaction is aborted before the task ends." -> ""
+    """A transaction of a producer, to use as a block. It begins with the block and is committed at its end. If an
+    exception leaves the block, the transaction is aborted and the exception is raised again.
 
         async with producer.transaction() as txn:
             await txn.send("orders", b"value", key=b"key")
             await txn.send_offsets({TopicPartition("in", 0): 42}, group_metadata)
         assert txn.committed
 
-    At the end of the block: BrokerErrors (AbortableTransactionError names the partition of a record that failed) after
-    the abort; ProducerFencedError; TransactionTimedOutError; UnknownOutcomeError, and `committed` is None.
-    A task that is cancelled inside the block aborts the transaction, and is cancelled then.
+    The end of the block raises these errors:
+    - a BrokerError if the commit is not possible, after the abort. AbortableTransactionError names the partition if a
+      record failed;
+    - ProducerFencedError if another producer uses this transactional_id;
+    - TransactionTimedOutError if the coordinator has aborted the transaction after transaction_timeout_ms;
+    - DeliveryTimeoutError if the commit could not be sent in time, after the abort;
+    - UnknownOutcomeError if EndTxn got no response. `committed` is then None.
+
+    If the task is cancelled inside the block, the transaction is aborted before the task ends.
     """
 
     def __init__(
@@ -91,7 +97,7 @@ class Transaction:
             if self._open is None:
                 self._open = await self._producer._run(self._producer._begun(self._begin(), self._timeout))
         except BaseException:
-            # Nothing would end the transaction, which may have begun already, or may begin later.
+            # The transaction may have begun already, or may begin later, and no block would end it.
             self._is_interrupted = True
             if (newest := self._manager.newest) is not None and newest is not before:
                 self._manager.abandon(newest)
@@ -109,7 +115,7 @@ class Transaction:
     ) -> None:
         if self.is_ended:
             if error is None and self.owes_an_error:
-                # Fatal, or ended by Java's names without an outcome: say why, not nothing.
+                # After a fatal error, or an end by `commit_transaction` without an outcome, raise the reason.
                 await self._producer._run(self._commit())
             return
         try:
@@ -131,12 +137,13 @@ class Transaction:
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """As `Producer.send`, in this transaction. The commit waits for the record, and fails if it fails."""
+        """Send a record in this transaction, as `Producer.send` does. The commit waits for the record, and fails if the
+        record fails."""
         self._check_open(Event.SEND)
         return await self._producer.send(topic, value, key, headers, partition, timestamp, on_delivery)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`, in this transaction."""
+        """Send the rows of a table in this transaction, as `Producer.send_arrow` does."""
         self._check_open(Event.SEND)
         return await self._producer.send_arrow(topic, table, framing=framing)
 
@@ -146,13 +153,15 @@ class Transaction:
         group_metadata: ConsumerGroupMetadata | str,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets of a consumer group with this transaction: the next offsets to read, not those of the last
-        records. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
-        accepted with a warning, for partitions assigned by assign().
+        """Commit offsets of a consumer group with this transaction.
 
-        timeout: seconds; max_block_ms by default.
+        offsets: Next offsets to read, not the offsets of the last records.
+        group_metadata: Metadata of the consumer (`Consumer.group_metadata`). Its generation fences members that have
+            left the group. A group id alone is accepted with a warning, for partitions that were assigned by `assign`.
+        timeout: Maximum time in seconds. None: max_block_ms.
 
-        Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
+        Raise AbortableTransactionError if the generation is not the current one. Raise AuthorizationError, which names
+        the group or the topic, if the commit is not permitted.
         """
         from kcodec.transactions.offsets import check_group_metadata
 
@@ -161,14 +170,16 @@ class Transaction:
         await self._producer._run(flow)
 
     async def abort(self) -> None:
-        """Abort it here: no read_committed consumer will return its records. The end of the block then does nothing."""
+        """Abort the transaction. No read_committed consumer will return its records. The end of the block then does
+        nothing."""
         self._check_open(Event.ABORT)
         await self._producer._run(self._manager.abort(self._timeout))
 
     @property
     def handle(self) -> TransactionHandle:
-        """The handle for other processes, to write to this transaction (`TransactionWriter`) or to end it. Below
-        transaction.version 2 it requires `producer.transaction(partitions=[...])`."""
+        """The handle with which other processes write to this transaction (`TransactionWriter`) or end it. Raise
+        TransactionStateError below transaction.version 2 unless the transaction was begun with
+        `producer.transaction(partitions=[...])`, and if the transaction has ended."""
         if True:  # ASYNC
             return self._handle()
         else:
@@ -187,13 +198,15 @@ class Transaction:
 
     @property
     def committed(self) -> bool | None:
-        """True, False, or None: still open, or EndTxn got no response and the outcome is unknown."""
+        """Whether the transaction is committed. None if it is still open, or if EndTxn got no response, so that the
+        outcome is unknown."""
         return None if self._open is None else self._open.committed
 
     @property
     def receipt(self) -> WriterReceipt:
-        """The receipt of what this producer itself has written to a transaction whose handle was read, for
-        `commit_transaction` in another process. Flush before."""
+        """The receipt for the records that this producer itself has written, for `commit_transaction` in another
+        process. Call `Producer.flush` before. Raise TransactionStateError if the handle of the transaction was not
+        read."""
         from kcodec.transactions.handle import WriterReceipt
 
         if not self._current.is_shared:
@@ -206,12 +219,13 @@ class Transaction:
 
     @property
     def is_ended(self) -> bool:
-        """Whether there is nothing left to do at the end of the block."""
+        """Whether the end of the block has nothing to do."""
         return self._open is not self._manager.newest or self._manager.state not in TO_ABORT
 
     @property
     def owes_an_error(self) -> bool:
-        """Whether something other than the block ended it, such as a fatal error."""
+        """Whether something other than the block has ended the transaction, such as a fatal error, so that the end of
+        the block must raise the reason."""
         state = self._manager.state
         if (
             self._open is not self._manager.newest
@@ -234,7 +248,7 @@ class Transaction:
     def _check_open(self, event: Event) -> None:
         context = self._manager.context
         if context.state is State.IN_TRANSACTION and context.open is self._open:
-            return  # the usual case of each record
+            return  # the usual case, for each record
         if self._current is not self._manager.newest or self._manager.state in {
             State.READY,
             State.UNINITIALIZED,
@@ -248,17 +262,17 @@ class Transaction:
             )
 
     def _end_deadline(self, error: BaseException | None = None) -> float:
-        """Return the deadline of the end. If the program is being ended (Ctrl-C), the abort gets little time: otherwise
-        the next begin, or the coordinator, ends the transaction."""
+        """Return the deadline of the end of the transaction. If the program is ending (Ctrl-C), the abort gets little
+        time. If it does not complete, the next begin or the coordinator ends the transaction."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
         limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
         return self._manager.cluster.clock() + (seconds if limit is None else min(seconds, limit))
 
     def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
-        """Abort the transaction that a block leaves open. An error of the abort is added as a note to `error`, the
-        cause.
+        """Abort the transaction that a block leaves open. An error of the abort is added to `error`, the cause of the
+        abort, as a note.
 
-        deadline: of the end of the block, if a commit has used a part of its time.
+        deadline: Deadline of the end of the block, if a commit has used a part of its time.
         """
         deadline = self._end_deadline(error) if deadline is None else deadline
         seconds = max(deadline - self._manager.cluster.clock(), 0.0)
@@ -274,7 +288,7 @@ class Transaction:
                 self._manager.abandon(self._open)
 
     def _commit(self) -> Flow[None]:
-        """Commit; if that is no longer possible, abort in the remaining time and raise the reason."""
+        """Commit the transaction. If that is not possible, abort it in the remaining time and raise the reason."""
         deadline = self._end_deadline()
         try:
             yield from self._manager.commit(self._timeout)

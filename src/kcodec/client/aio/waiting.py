@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
 
     def IoLoop(client):  # noqa: N802  the name of a class, of which it creates an object
-        """Create the event loop's part of a client; the first one imports the network."""
+        """Return the I/O loop of a client in an event loop. The first call imports the network code."""
         from kcodec.network.asyncio_loop import AsyncioLoop
 
         return AsyncioLoop(client)
@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 
 def core_lock(io_loop: IoLoop) -> threading.RLock:
-    """Create the lock of a core: all calls come from one thread, so that it is always free. A `nullcontext` takes two
-    calls of Python where this lock takes none."""
+    """Return the lock of a core. All calls come from one thread, so the lock is always free. A `nullcontext` would
+    need two calls of Python functions, and this lock needs none."""
     return threading.RLock()
 
 
@@ -57,14 +57,14 @@ class ClientBase(NotPickled):
     _io_loop: IoLoop
     _event_loop: asyncio.AbstractEventLoop | None = None
     _is_started = False
-    #: What a ResourceWarning says.
+    #: Text of the ResourceWarning for an object that was not closed.
     _unclosed: ClassVar[str] = "was not closed"
 
     def _begin(self) -> None:
-        """In the event loop: run the background flows of a client."""
+        """Run the background flows of a client. This is called in the event loop."""
 
     def _start(self) -> None:
-        """Run the background flows from the first call on. Raise RuntimeError in another event loop than that of the
+        """Start the background flows with the first call. Raise RuntimeError in another event loop than that of the
         first call."""
         if self._event_loop is None:
             self._event_loop = asyncio.get_running_loop()
@@ -78,9 +78,9 @@ class ClientBase(NotPickled):
         return await self._io_loop.run(flow, timeout, call)
 
     async def _wait_for_work(self, core: ConsumerCore, work: Work, seconds: float) -> Callback | None:
-        """Wait as part of a poll, as `work.wait_for_work`; it may return earlier.
+        """Wait as part of a poll, as `work.wait_for_work` does, but possibly for a shorter time.
 
-        A poll that waits for nothing but records waits here, which costs less than a flow.
+        A poll that waits only for records waits here, because this costs less than a flow.
         """
         if seconds <= 0 or work.waits_in_flow or core.fetcher.buffer.has_ready:
             return await self._run(work.wait_for_work(seconds))
@@ -103,7 +103,7 @@ class ClientBase(NotPickled):
         return None
 
     async def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
-        """Call a callback of the application in the caller's task; it may be a coroutine function."""
+        """Call a callback of the application in the caller's task. The callback may be a coroutine function."""
         callbacks.begin(callback)
         try:
             called = callback.call()
@@ -113,7 +113,7 @@ class ClientBase(NotPickled):
             self._io_loop.post(callback.complete)
 
     def _log_lost(self) -> None:
-        """Log what is lost without `close`."""
+        """Log what is lost because the object was not closed."""
 
     async def __aenter__(self) -> Self:
         self._start()
@@ -150,10 +150,12 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
 
 
 class Delivery(deliveries.Delivery):
-    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it to get where the record
-    is stored, or the error it failed with, which names the partition. It ends within `delivery_timeout_ms`.
+    """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. Await a Delivery
+    to get the RecordMetadata, which contains the position of the record. If the record has failed, this raises its
+    error, which names the partition. A Delivery ends within `delivery_timeout_ms`.
 
-    batch, index: the batch that contains the record, and its position there. Only a producer creates a Delivery.
+    batch, index: Batch that contains the record, and position of the record in the batch. Only a producer creates a
+        Delivery.
     """
 
     __slots__ = ()
@@ -167,23 +169,26 @@ class Delivery(deliveries.Delivery):
         return stored
 
     def result(self) -> RecordMetadata:
-        """Return where the record is stored, or raise its error; raise InvalidStateError while it is under way."""
+        """Return where the record is stored, or raise its error. Raise InvalidStateError if the record has not
+        ended."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
-        """Return the error that it failed with, None if it did not; raise InvalidStateError while it is under way."""
+        """Return the error of the record, or None if it was acknowledged. Raise InvalidStateError if the record has not
+        ended."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
 
 
 class TableDelivery(deliveries.TableDelivery):
-    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes. Await it as a Delivery.
+    """The result of sending a table. `kcodec.producer.delivery.TableDelivery` describes the attributes. Await a
+    TableDelivery to get the BatchMetadata of each batch. If a batch has failed, this raises the first error.
 
-    topic: name of the topic.
-    lock: lock of the producer's buffer. Only a producer creates a TableDelivery.
+    topic: Name of the topic.
+    lock: Lock of the producer's buffer. Only a producer creates a TableDelivery.
     """
 
     __slots__ = ()
@@ -194,25 +199,28 @@ class TableDelivery(deliveries.TableDelivery):
         return self.outcome()
 
     def result(self) -> list[BatchMetadata]:
-        """Return where each batch is stored, or raise the first error; raise InvalidStateError while it is not
-        done."""
+        """Return where each batch is stored, or raise the first error. Raise InvalidStateError if a batch has not
+        ended."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
-        """Return the error of the first batch that failed, None if none did; raise InvalidStateError while it is under
-        way."""
+        """Return the error of the first batch that failed, or None if all were acknowledged. Raise InvalidStateError if
+        a batch has not ended."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
 
 
 class TransactionCommit(CommitResult):
-    """A commit under way, as `commit_transaction_async` returns it. Await it until the commit has ended; it raises what
-    `commit_transaction` would raise. It ends by the timeout of the commit. To stop waiting does not stop the commit.
+    """A commit in the background, which `commit_transaction_async` returns. Await it to wait until the commit has
+    ended. This raises what `commit_transaction` would raise. The commit continues if its caller stops waiting.
 
-    transactional_id, lock, check_wait: of the producer. Only a producer creates a TransactionCommit.
+    The commit ends within its timeout. If the next transaction then needs a new epoch, it ends up to `max_block_ms`
+    later.
+
+    transactional_id, lock, check_wait: Attributes of the producer. Only a producer creates a TransactionCommit.
     """
 
     __slots__ = ()
@@ -234,29 +242,30 @@ class TransactionCommit(CommitResult):
         self.outcome()
 
     def result(self) -> None:
-        """Return None if the commit has succeeded, or raise its error; raise InvalidStateError while it is under
-        way."""
+        """Return None if the commit has succeeded, or raise its error. Raise InvalidStateError if the commit has not
+        ended."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         self.outcome()
 
     def exception(self) -> BaseException | None:
-        """Return the error of the commit, None if it has succeeded; raise InvalidStateError while it is under way."""
+        """Return the error of the commit, or None if it has succeeded. Raise InvalidStateError if the commit has not
+        ended."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.retrieved()
 
 
 class ProducerBase(ClientBase):
-    """The parts of a producer that its tasks and the end of the interpreter use."""
+    """The parts of a producer for its tasks and for the exit of the interpreter."""
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
     _lock: AbstractContextManager[Any]
     _freed: asyncio.Event
-    #: At the interpreter's exit, an exit handler and then `__del__` log what is lost.
+    #: Whether the lost records were logged. At the interpreter's exit, both an exit handler and `__del__` log them.
     _is_loss_logged = False
-    #: Quick enough for each `send`: true before the first call, and when the event loop is closed.
+    #: Returns True before the first call, and when the event loop is closed. It is fast enough for each `send`.
     _must_start: Callable[[], bool]
 
     def _start(self) -> None:
@@ -265,14 +274,14 @@ class ProducerBase(ClientBase):
         self._must_start = self._event_loop.is_closed
 
     def _make_lock(self) -> Callable[[], None]:
-        """Create the lock of the core; return the function that the core calls when it has buffer space again."""
+        """Create the lock of the core. Return the function that the core calls when buffer space becomes free."""
         self._must_start = _true
         self._lock = threading.RLock()
         self._freed = asyncio.Event()
         return self._freed.set
 
     async def _put_when_space(self, put: Callable[[], Any]) -> Any:
-        """Return the result of `put` once it finds buffer space; None if it does not within max_block_ms."""
+        """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
         accumulator.space_waiters += 1
@@ -280,7 +289,7 @@ class ProducerBase(ClientBase):
             while (done := put()) is None:
                 self._freed.clear()
                 try:
-                    # Not wait_for: before Python 3.12 it loses a cancellation in the moment in which there is space.
+                    # Not wait_for: before Python 3.12, it loses a cancellation that arrives when space becomes free.
                     async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
                         await self._freed.wait()
                 except TimeoutError:
@@ -298,8 +307,8 @@ class ProducerBase(ClientBase):
 
 @atexit.register
 def _at_exit() -> None:
-    """Log what is lost."""
-    with contextlib.ExitStack() as calls:  # all are made, and an error of one is raised after that
+    """Log the records of producers that were not closed."""
+    with contextlib.ExitStack() as calls:  # makes all calls, and then raises an error of one of them
         for producer in members_of(ProducerBase._open):
             if not producer._io_loop.is_closed:
                 calls.callback(producer._log_lost)
