@@ -540,8 +540,9 @@ class Producer(ProducerBase):
         self._raise_failures()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the buffered records, wait until each of them has ended, and close the connections. Abort an open
-        transaction. Afterwards `send` raises TransportError. Further calls do nothing.
+        """Send the buffered records, wait until each of them has ended, and close the connections. If a transaction is
+        open, abort it and discard its buffered records instead. Afterwards `send` raises TransportError. Further calls
+        have no effect.
 
         timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
             None: each record ends within `delivery_timeout_ms`.

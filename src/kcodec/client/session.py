@@ -363,7 +363,8 @@ class GroupTransactSession(ClientBase):
         timeout: Maximum time in seconds for the begin, and again for the end. The commit, and the abort after a failed
             commit, share one deadline. None: `max_block_ms`.
 
-        The end of the block raises these errors, after the abort:
+        The end of the block raises these errors. Before all of them except UnknownOutcomeError, it aborts the
+        transaction:
         - AbortableTransactionError, which names the partition if a record failed;
         - AuthorizationError;
         - TransactionTimedOutError;

@@ -300,7 +300,8 @@ async def commit_transaction(
     - ValueError if two receipts have records of the same partition, or if `offsets` are given without `group_metadata`;
     - TransactionStateError if the open transaction contains a partition without a receipt, or if a receipt has records
       of another partition;
-    - AbortableTransactionError or TransactionTimedOutError if the transaction has been aborted;
+    - AbortableTransactionError or TransactionTimedOutError if the transaction cannot be committed, for example because
+      it was aborted;
     - DeliveryTimeoutError if EndTxn was not sent.
 
     Raise ProducerFencedError if the id has a new owner, and AuthorizationError if a request is not permitted. Raise
