@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from kcodec.options import OptionSet, declaration
 from kcodec.producer.options import ProducerConfig
 from kcodec.reading.options import ReadTopicConfig
 from kcodec.security.option_names import SecurityConfig
-from kcodec.session.options import SessionOwnConfig
+from kcodec.session.options import FIXED, REQUIRED, SESSION_DEFAULTS, SessionOwnConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "kcodec" / "client" / "options.py"
@@ -144,8 +144,13 @@ def homes(options: type[OptionSet]) -> dict[str, str]:
     return found
 
 
-def drawn_keys(options: type[OptionSet], names: Collection[str]) -> Iterator[tuple[str, set[str]]]:
-    """Yield the lines of each key of a TypedDict, and the imports that its type needs."""
+def drawn_keys(
+    options: type[OptionSet], names: Collection[str], defaults: Mapping[str, str]
+) -> Iterator[tuple[str, set[str]]]:
+    """Yield the lines of each key of a TypedDict, and the imports that its type needs.
+
+    defaults: Defaults that differ from those of the declarations.
+    """
     texts, known = descriptions(options), homes(options)
     for name, field in options.fields().items():
         if name in names:
@@ -153,12 +158,32 @@ def drawn_keys(options: type[OptionSet], names: Collection[str]) -> Iterator[tup
             # Quoted words are values of Literal, not names.
             words = re.findall(r"[A-Za-z]\w+", re.sub(r"'[^']*'|\"[^\"]*\"", "", kind))
             limits = "; ".join(
-                f"{title}: {shown.replace('`', '')}"
-                for title, shown in (("default", shown_default(field)), ("range", shown_range(field)))
+                shown if shown == "required" else f"{title}: {shown.replace('`', '')}"
+                for title, shown in (
+                    ("default", defaults.get(name, shown_default(field))),
+                    ("range", shown_range(field)),
+                )
                 if shown and not (title == "range" and declaration(field).choices)
             )
             text = textwrap.fill(f'"""{texts[name]} ({limits})"""' if limits else f'"""{texts[name]}"""', 116)
             yield f"{name}: {kind}\n{text}", {known[word] for word in words if word in known}
+
+
+def session_defaults() -> dict[str, str]:
+    """Return the defaults of a session that differ from those of a consumer or a producer, by option."""
+    fixed = {name: f"{value!r}, the only value that a session accepts" for name, value in FIXED.items()}
+    return {
+        **{name: repr(value) for name, value in SESSION_DEFAULTS.items()},
+        **fixed,
+        **dict.fromkeys(REQUIRED, "required"),
+    }
+
+
+def session_text() -> str:
+    """Return sentences about the options of a producer, which the class inherits with their own defaults."""
+    inherited = [name for name in SESSION_DEFAULTS if name in ProducerConfig.names()]
+    changed = " and ".join(f"{name} is {SESSION_DEFAULTS[name]} by default" for name in inherited)
+    return f" {' and '.join(REQUIRED)} are required, and {changed}."
 
 
 def draw() -> str:
@@ -166,9 +191,11 @@ def draw() -> str:
     imports = {"from typing import Literal, TypedDict"}
     classes = []
     for name, what, base, declarations in CLASSES:
-        lines = [f"class {name}({base}, total=False):", f'    """Options of {what}."""', ""]
+        is_session = name == "SessionOptions"
+        text = textwrap.fill(f'"""Options of {what}.{session_text() if is_session else ""}"""', 116)
+        lines = [f"class {name}({base}, total=False):", textwrap.indent(text, "    "), ""]
         for options, names in declarations:
-            for text, needed in drawn_keys(options, names):
+            for text, needed in drawn_keys(options, names, session_defaults() if is_session else {}):
                 lines.append(textwrap.indent(text, "    "))
                 imports |= needed
         classes.append("\n".join(lines))

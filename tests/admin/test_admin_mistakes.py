@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of `Admin` that a broker would accept, and that would do something else than the program means."""
+"""Wrong arguments of `Admin`: the error names them, also if a broker would accept them and do something else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.broker import Broker
-from kcodec.client import Admin
+from kcodec.client import AclBinding, AclFilter, Admin, ConfigResource, NewTopic, ScramCredentialUpsertion
 
 
 @pytest.fixture
@@ -49,3 +50,89 @@ def test_an_unknown_state_or_type_of_groups_is_refused(admin: Admin, kcodec_brok
     assert list(admin.list_groups(states=["empty"], types="Classic")) == ["billing"]
     request = kcodec_broker.wire_log.requests("ListGroups")[-1].request  # in the case of brokers before Kafka 3.7, too
     assert (request.states_filter, request.types_filter) == (["Empty"], ["classic"])
+
+
+TOPIC = ConfigResource.topic("orders")
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda it: it.alter_configs({"orders": {}}), r"changes: expected ConfigResource, got 'orders'; use ConfigRes"),
+        (lambda it: it.alter_configs([TOPIC]), r"changes: expected \{ConfigResource: \{setting: value\}\}, got \["),
+        (lambda it: it.alter_configs({TOPIC: [("a", "b")]}), r"changes of topic 'orders': expected \{name: value\}"),
+        (lambda it: it.alter_configs({TOPIC: {"a": ("append", "b")}}), r"a must be a value or a tuple of an AlterOp"),
+        (
+            lambda it: it.alter_configs({TOPIC: {"a": b"1"}}),
+            r"the value of setting 'a' must be a str, a number or None",
+        ),
+        (lambda it: it.create_partitions([("orders", 3)]), r"counts: expected \{name: number of partitions\}, got \["),
+        (lambda it: it.create_partitions({"orders": "3"}), r"counts: expected the number of partitions of topic 'ord"),
+        (lambda it: it.create_partitions({5: 3}), r"counts: expected a name of type str, got 5 of type int"),
+        (lambda it: it.delete_records({"orders": 5}), r"before: expected TopicPartition\(topic, partition\), got 'or"),
+        (lambda it: it.delete_records({ORDERS: "5"}), r"before: the offset of orders-0 must be an int, not '5'"),
+        (lambda it: it.list_group_offsets(["billing"]), r"group_id must be a str, got \['billing'\] of type list; the"),
+        (lambda it: it.describe_group_lag(None), r"group_id must be a str, got None of type NoneType"),
+        (lambda it: it.delete_group_offsets(5, [ORDERS]), r"group_id must be a str, got 5 of type int"),
+        (lambda it: it.alter_group_offsets(b"billing", {ORDERS: 1}), r"group_id must be a str, got b'billing'"),
+        (lambda it: it.list_share_group_offsets(5), r"group_id must be a str, got 5 of type int"),
+        (lambda it: it.update_features("group.version"), r"levels: expected \{name: level\}, got 'group.version'"),
+        (lambda it: it.update_features({"group.version": "1"}), r"the level of group.version must be an int, not '1'"),
+        (lambda it: it.describe_acls("orders"), r"which: expected AclFilter or None, got 'orders' of type str"),
+        (lambda it: it.list_topics(timeout="5"), r"list_topics\(\): timeout must be a number of seconds or None, got"),
+    ],
+)
+def test_a_wrong_argument_is_named(admin: Admin, call: Callable[[Admin], object], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        call(admin)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: NewTopic("orders", num_partitions="3"), r"NewTopic: num_partitions must be an int or None, got '3'"),  # type: ignore[arg-type]
+        (lambda: NewTopic(5), r"NewTopic: name must be a str, got 5 of type int"),  # type: ignore[arg-type]
+        (lambda: NewTopic("orders", configs=["a"]), r"NewTopic: configs: expected \{name: value\}, got \['a'\]"),  # type: ignore[arg-type]
+        (lambda: NewTopic("orders", configs={"a": []}), r"the value of setting 'a' must be a str, a number or None"),  # type: ignore[dict-item]
+        (lambda: NewTopic("orders", assignments=[1]), r"NewTopic: assignments must be a mapping of partitions"),  # type: ignore[arg-type]
+        (lambda: ConfigResource("topic", "orders"), r"type must be a member of ConfigResourceType, got .topic.; use C"),  # type: ignore[arg-type]
+        (lambda: ConfigResource(3, "orders"), r"got 3; use one of TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GR"),  # type: ignore[arg-type]
+        (
+            lambda: AclBinding("topic", "a", "User:b", "read"),
+            r"resource_type must be a member of ResourceType, got .topic.; u",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: AclFilter(operation="peek"),
+            r"AclFilter: operation must be a member of AclOperation, got 'peek'; use one of A",
+        ),  # type: ignore[arg-type]
+        (lambda: AclFilter(principal=5), r"AclFilter: principal must be a str or None, got 5 of type int"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_field_is_named(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        make()
+
+
+def test_numbers_and_booleans_are_values_of_settings(admin: Admin, kcodec_broker: Broker) -> None:
+    configs: Any = {"retention.ms": 1000, "preallocate": True}
+    admin.create_topics([NewTopic("orders", num_partitions=numpy.int64(2), configs=configs)])  # type: ignore[arg-type]
+    changes: Any = {"retention.bytes": 5, "min.cleanable.dirty.ratio": 0.25, "preallocate": None}
+    admin.alter_configs({TOPIC: changes})
+    assert len(admin.describe_topics("orders")["orders"].partitions) == 2
+    found = admin.describe_configs(TOPIC)[TOPIC]
+    names = ("retention.ms", "retention.bytes", "min.cleanable.dirty.ratio", "preallocate")
+    assert [found[name].value for name in names] == ["1000", "5", "0.25", "false"]
+
+
+def test_numbers_of_enumerations_are_members() -> None:
+    binding: Any = AclBinding(2, "orders", "User:alice", 3)  # type: ignore[arg-type]
+    assert str(binding) == "allow User:alice read on literal topic 'orders' from *"
+    assert ConfigResource(2, "orders") == TOPIC  # type: ignore[arg-type]
+
+
+def test_a_password_in_the_wrong_position_is_not_shown() -> None:
+    for arguments in (("alice", "SCRAM-SHA-256", "geheim"), ("alice", b"geheim")):
+        with pytest.raises(TypeError, match="ScramCredentialUpsertion: ") as raised:
+            ScramCredentialUpsertion(*arguments)  # type: ignore[arg-type]
+        assert "geheim" not in str(raised.value)

@@ -33,7 +33,10 @@ def send_until_accepted(send: Callable[[], object]) -> int:
 @pytest.mark.parametrize("transactional_id", [None, "adds-partitions"])
 def test_a_refused_record_can_be_sent_again_at_once(kcodec_broker: Broker, transactional_id: str | None) -> None:
     address = kcodec_broker.bootstrap_servers
-    with Admin(bootstrap_servers=address) as admin, Producer(bootstrap_servers=address, transactional_id=transactional_id) as producer:
+    with (
+        Admin(bootstrap_servers=address) as admin,
+        Producer(bootstrap_servers=address, transactional_id=transactional_id) as producer,
+    ):
         admin.create_topics(["orders"])
         assert producer.partitions_for("orders") == 1
         admin.create_partitions({"orders": 3})

@@ -176,7 +176,7 @@ def test_pickling_a_client_is_explained(client: Any) -> None:
         made = await make()
         try:
             for call in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match=f"^a {client.__name__} cannot be pickled or copied"):
+                with pytest.raises(TypeError, match=f"^{client.__name__} cannot be pickled or copied"):
                     call(made)
         finally:
             closed = made.close()

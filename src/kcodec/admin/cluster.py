@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
+from kcodec.integers import checked_integer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 THE_CLUSTER = "the cluster"
+#: The highest level of a feature that a request can hold.
+HIGHEST_LEVEL = (1 << 15) - 1
 #: Changes of the level that are allowed for a feature (Kafka: FeatureUpdate.UpgradeType).
 UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 
@@ -119,13 +123,17 @@ def update_features(
     """
     if upgrade_type not in UPGRADE_TYPES:
         raise ValueError(f"upgrade_type must be one of {', '.join(UPGRADE_TYPES)}, not {upgrade_type!r}")
+    checked = {
+        name: checked_integer(f"levels: the level of {name}", level, 0, HIGHEST_LEVEL)
+        for name, level in by_name(levels, "levels", "level").items()
+    }
     handler: ApiHandler[str, None] = ApiHandler(
         "update feature",
         Controller(context.cluster),
         lambda names, until: messages.UpdateFeaturesRequest(
             feature_updates=[
                 messages.FeatureUpdateKey(
-                    feature=name, max_version_level=levels[name], upgrade_type=UPGRADE_TYPES[upgrade_type]
+                    feature=name, max_version_level=checked[name], upgrade_type=UPGRADE_TYPES[upgrade_type]
                 )
                 for name in names
             ],
@@ -135,7 +143,7 @@ def update_features(
         _updated,
         lowest=1,
     )
-    return results(context, levels, handler, timeout)
+    return results(context, checked, handler, timeout)
 
 
 def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, ItemResult]]:

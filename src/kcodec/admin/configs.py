@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from kcodec.admin.checks import by_name, setting_text
 from kcodec.admin.values import (
     CONFIG_SOURCES,
     AlterOperation,
@@ -18,6 +19,7 @@ from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, req
 from kcodec.cluster.retry_routes import AnyBroker, Controller, Route
 from kcodec.errors import KcodecError
 from kcodec.flow import ByVersion, Flow
+from kcodec.integers import shown
 from kcodec.protocol import messages
 
 #: For each setting, a value to set, None to restore the default, or a pair of AlterOperation and value.
@@ -127,27 +129,51 @@ def alter_configs(
     Raise BrokerError, for example INVALID_CONFIG or POLICY_VIOLATION, or AuthorizationError without the permission. For
     several resources, an AdminError contains the errors.
     """
+    altered = _all_altered(changes)
     handler: ApiHandler[ConfigResource, None] = ApiHandler(
         "alter configs of",
         _ConfigRoute(Controller(context.cluster)),
         lambda some, until: messages.IncrementalAlterConfigsRequest(
-            resources=[_altered(one, changes[one]) for one in some], validate_only=validate_only
+            resources=[altered[one] for one in some], validate_only=validate_only
         ),
         lambda response, some: _read(response.responses),
     )
-    outcome = yield from request_items(context, changes, handler, context.deadline(timeout))
+    outcome = yield from request_items(context, altered, handler, context.deadline(timeout))
     outcome.doing = "alter configs"
     return outcome.value()
+
+
+def _all_altered(changes: Mapping[ConfigResource, Alterations]) -> dict[ConfigResource, Any]:
+    """Return the changes in the form of the request. Raise TypeError if they are not a mapping of ConfigResource to
+    mappings of settings."""
+    if not isinstance(changes, Mapping):
+        raise TypeError(f"changes: expected {{ConfigResource: {{setting: value}}}}, got {shown(changes)}")
+    for resource in changes:
+        if not isinstance(resource, ConfigResource):
+            hint = f"; use ConfigResource.topic({resource!r}) for a topic" if isinstance(resource, str) else ""
+            raise TypeError(f"changes: expected ConfigResource, got {shown(resource)}{hint}")
+    return {
+        resource: _altered(resource, by_name(given, f"changes of {resource}", "value"))
+        for resource, given in changes.items()
+    }
 
 
 def _altered(resource: ConfigResource, changes: Alterations) -> Any:
     configs = []
     for name, change in changes.items():
+        operation: object = AlterOperation.DELETE if change is None else AlterOperation.SET
+        value: object = change
         if isinstance(change, tuple):
-            operation, value = change
-        else:
-            operation, value = (AlterOperation.DELETE if change is None else AlterOperation.SET), change
-        configs.append(messages.IncrementalAlterableConfig(name=name, config_operation=int(operation), value=value))
+            operation, value = change if len(change) == 2 else (None, None)
+        if operation not in list(AlterOperation):
+            raise TypeError(
+                f"changes of {resource}: {name} must be a value or a tuple of an AlterOperation and a value, as in "
+                f'(AlterOperation.APPEND, "compact"), got {shown(change)}'
+            )
+        value = setting_text(name, value)
+        configs.append(
+            messages.IncrementalAlterableConfig(name=name, config_operation=AlterOperation(operation), value=value)
+        )
     return messages.IncrementalAlterConfigsResource(
         resource_type=int(resource.type), resource_name=resource.name, configs=configs
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from kcodec.admin.checks import check_group_id
 from kcodec.admin.security import AclOperation, operations_of
 from kcodec.arguments import names_of, partitions_of
 from kcodec.cluster.retry_driver import (
@@ -323,6 +324,7 @@ def list_group_offsets(
     Raise UnsupportedError if the group is a share group, because these groups do not commit offsets. Raise BrokerError,
     or AuthorizationError without DESCRIBE on the group.
     """
+    check_group_id(group_id)
     deadline = context.deadline(timeout)
     requested = [ALL] if partitions is None else partitions_of(partitions)
     lowest = STABLE_VERSION if require_stable else 1
@@ -412,6 +414,7 @@ def alter_group_offsets(
     not a number. Raise BrokerError (UNKNOWN_MEMBER_ID) if the group has members. Raise AuthorizationError without the
     permission. For several partitions, an AdminError contains the errors.
     """
+    check_group_id(group_id)
     given = check_offsets(offsets)
     return results(context, given, offset_commit_handler(context.cluster, group_id, given), timeout)
 
@@ -428,6 +431,7 @@ def delete_group_offsets(
     (GROUP_ID_NOT_FOUND) if the group does not exist. Raise AuthorizationError without the permission. For several
     partitions, an AdminError contains the errors.
     """
+    check_group_id(group_id)
     handler: ApiHandler[TopicPartition, None] = ApiHandler(
         f"delete offset of group {group_id!r} in",
         CoordinatorOf(context.cluster, "group", group_id),

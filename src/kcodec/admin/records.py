@@ -13,6 +13,7 @@ from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, by_
 from kcodec.cluster.retry_routes import Controller, Leader
 from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
+from kcodec.integers import INT64_MAX, INT64_MIN, checked_integer
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -54,6 +55,10 @@ def delete_records(
     (POLICY_VIOLATION) if the topic is compacted. Raise AuthorizationError without the permission. For several
     partitions, an AdminError contains the errors.
     """
+    offsets = {
+        partition: checked_integer(f"before: the offset of {partition}", offset, INT64_MIN, INT64_MAX)
+        for partition, offset in by_partition(before, "before", "offset").items()
+    }
     handler: ApiHandler[TopicPartition, int] = ApiHandler(
         "delete records of",
         Leader(context.cluster),
@@ -63,7 +68,7 @@ def delete_records(
                     name=topic,
                     partitions=[
                         messages.DeleteRecordsPartition(
-                            partition_index=number, offset=before[TopicPartition(topic, number)]
+                            partition_index=number, offset=offsets[TopicPartition(topic, number)]
                         )
                         for number in numbers
                     ],
@@ -74,7 +79,7 @@ def delete_records(
         ),
         lambda response, some: partition_codes(response, some, value=lambda result: result.low_watermark),
     )
-    return results(context, before, handler, timeout)
+    return results(context, offsets, handler, timeout)
 
 
 def elect_leaders(

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from kcodec.admin.checks import check_members, check_numbers, check_text
 from kcodec.arguments import items_of, names_of
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
+from kcodec.integers import shown
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 
@@ -118,6 +120,16 @@ class AclBinding:
     host: str = "*"
     pattern_type: PatternType = PatternType.LITERAL
 
+    def __post_init__(self) -> None:
+        check_members(
+            self,
+            resource_type=ResourceType,
+            operation=AclOperation,
+            permission=AclPermission,
+            pattern_type=PatternType,
+        )
+        check_text(self, "resource_name", "principal", "host")
+
     def __str__(self) -> str:
         what = f"{self.pattern_type.name.lower()} {self.resource_type.name.lower()} {self.resource_name!r}"
         return (
@@ -145,6 +157,16 @@ class AclFilter:
     permission: AclPermission = AclPermission.ANY
     host: str | None = None
     pattern_type: PatternType = PatternType.ANY
+
+    def __post_init__(self) -> None:
+        check_members(
+            self,
+            resource_type=ResourceType,
+            operation=AclOperation,
+            permission=AclPermission,
+            pattern_type=PatternType,
+        )
+        check_text(self, "resource_name", "principal", "host", or_none=True)
 
 
 class ScramMechanism(_OrUnknown):
@@ -190,6 +212,15 @@ class ScramCredentialUpsertion:
     mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
     iterations: int = DEFAULT_ITERATIONS
 
+    def __post_init__(self) -> None:
+        check_members(self, is_secret=True, mechanism=ScramMechanism)
+        check_text(self, "user")
+        check_numbers(self, "iterations")
+        if not isinstance(self.password, str):  # the error must not show it
+            raise TypeError(
+                f"ScramCredentialUpsertion: password must be a str, got a value of type {type(self.password).__name__}"
+            )
+
 
 @dataclass(frozen=True)
 class ScramCredentialDeletion:
@@ -201,6 +232,10 @@ class ScramCredentialDeletion:
 
     user: str
     mechanism: ScramMechanism
+
+    def __post_init__(self) -> None:
+        check_members(self, mechanism=ScramMechanism)
+        check_text(self, "user")
 
 
 def create_acls(
@@ -246,6 +281,8 @@ def describe_acls(
 
     Raise AuthorizationError without DESCRIBE on the cluster.
     """
+    if which is not None and not isinstance(which, AclFilter):
+        raise TypeError(f"which: expected AclFilter or None, got {shown(which)} of type {type(which).__name__}")
     chosen = which or AclFilter()
     handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "describe acls",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kcodec.admin.checks import check_group_id
 from kcodec.arguments import partitions_of
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, by_topic, request_items
 from kcodec.cluster.retry_routes import CoordinatorOf
@@ -47,6 +48,7 @@ def list_share_group_offsets(
     A group that does not exist, or has another type, has no offsets. Raise UnsupportedError before Kafka 4.1. Raise
     BrokerError, or AuthorizationError without the permission.
     """
+    check_group_id(group_id)
     topics = None
     if partitions is not None:
         topics = [

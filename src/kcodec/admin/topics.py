@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.arguments import items_of, names_of
@@ -15,7 +16,7 @@ from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import KcodecError
 from kcodec.flow import ANY_NODE, Flow, call
-from kcodec.integers import as_integer
+from kcodec.integers import as_integer, shown
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -89,10 +90,7 @@ def _creatable(topic: NewTopic) -> Any:
             messages.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
             for partition, brokers in (topic.assignments or {}).items()
         ],
-        configs=[
-            messages.CreatableTopicConfig(name=name, value=None if value is None else str(value))
-            for name, value in topic.configs.items()
-        ],
+        configs=[messages.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
 
 
@@ -167,22 +165,29 @@ def create_partitions(
     Raise BrokerError, for example INVALID_PARTITIONS if the number is not larger than the current one, or
     AuthorizationError without the permission. For several topics, an AdminError contains the errors.
     """
+    given = by_name(counts, "counts", "number of partitions")
+    added = {name: _more_partitions(name, wanted) for name, wanted in given.items()}
     handler: ApiHandler[str, None] = ApiHandler(
         "create partitions of topic",
         Controller(context.cluster),
         lambda names, until: messages.CreatePartitionsRequest(
-            topics=[_more_partitions(name, counts[name]) for name in names],
+            topics=[added[name] for name in names],
             timeout_ms=until.left_ms,
             validate_only=validate_only,
         ),
         lambda response, names: entries(response.results, "name"),
     )
-    return results(context, counts, handler, timeout)
+    return results(context, added, handler, timeout)
 
 
 def _more_partitions(name: str, wanted: Any) -> Any:
-    number = as_integer(wanted)
-    count, brokers = (number, None) if number is not None else wanted
+    pair = wanted if isinstance(wanted, tuple) and len(wanted) == 2 else (wanted, None)
+    count, brokers = as_integer(pair[0]), pair[1]
+    if count is None:
+        raise TypeError(
+            f"counts: expected the number of partitions of topic {name!r}, or a tuple of it and the broker ids of the "
+            f"new partitions, got {shown(wanted)}"
+        )
     assignments = (
         None if brokers is None else [messages.CreatePartitionsAssignment(broker_ids=list(one)) for one in brokers]
     )

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kcodec.admin.checks import by_name, check_members, check_numbers, check_text, setting_text
 from kcodec.cluster.list_offsets import ListedOffset as ListedOffset
 from kcodec.offsets import TopicPartition
 
@@ -51,6 +52,17 @@ class NewTopic:
     replication_factor: int | None = None
     configs: Mapping[str, str | None] = field(default_factory=dict)
     assignments: Mapping[int, tuple[int, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        check_text(self, "name")
+        check_numbers(self, "num_partitions", "replication_factor", or_none=True)
+        given = by_name(self.configs, "NewTopic: configs", "value")
+        object.__setattr__(self, "configs", {name: setting_text(name, value) for name, value in given.items()})
+        if self.assignments is not None and not isinstance(self.assignments, Mapping):
+            raise TypeError(
+                "NewTopic: assignments must be a mapping of partitions to lists of broker ids, got "
+                f"{self.assignments!r:.100}"
+            )
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,10 @@ class ConfigResource:
 
     type: ConfigResourceType
     name: str
+
+    def __post_init__(self) -> None:
+        check_members(self, type=ConfigResourceType)
+        check_text(self, "name")
 
     def __str__(self) -> str:
         return f"{self.type.name.lower()} {self.name!r}"

@@ -103,7 +103,7 @@ class ClientOptions(SecurityOptions, total=False):
 
     bootstrap_servers: str | Iterable[str]
     """Addresses of one or more brokers, as "host:port,host:port" or as a list. The client gets the addresses of all
-    other brokers from these brokers. (default: required)"""
+    other brokers from these brokers. (required)"""
     client_id: str
     """Name of the client. Brokers show it in their logs and metrics, and use it for quotas. (default: 'kcodec')"""
     request_timeout_ms: float
@@ -327,11 +327,11 @@ class ConsumerOptions(ClientOptions, total=False):
 
 
 class SessionOptions(ProducerOptions, total=False):
-    """Options of GroupTransactSession."""
+    """Options of GroupTransactSession. group_id and transactional_id are required, and transaction_timeout_ms is 40000
+    by default."""
 
     group_id: str | None
-    """Name of the consumer group, which assigns partitions and stores committed offsets. None: no group. (default:
-    None)"""
+    """Name of the consumer group, which assigns partitions and stores committed offsets. None: no group. (required)"""
     group_instance_id: str | None
     """Name of this consumer as a static member of the group. A static member can return within session_timeout_ms
     without a rebalance. (default: None)"""
@@ -351,16 +351,17 @@ class SessionOptions(ProducerOptions, total=False):
     IsolationLevel.READ_COMMITTED)"""
     auto_offset_reset: str
     """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
-    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). (default: 'latest')"""
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). (default: 'earliest')"""
     enable_auto_commit: bool
     """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
-    commit includes a record only after the program has requested the next records. (default: True)"""
+    commit includes a record only after the program has requested the next records. (default: False, the only value that
+    a session accepts)"""
     auto_commit_interval_ms: float
     """Interval of the automatic commits. (default: 5000; range: ≥ 0 ms)"""
     enable_auto_offset_store: bool
     """Whether the offsets to commit follow from the records that the program has requested. False: automatic commits,
     and `commit` without offsets, only include the offsets that the program has passed to `store_offsets`, as in
-    librdkafka. (default: True)"""
+    librdkafka. (default: True, the only value that a session accepts)"""
     fetch_min_bytes: int
     """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
     fetch_max_wait_ms. (default: 1; range: ≥ 0 bytes)"""

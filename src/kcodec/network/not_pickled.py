@@ -12,6 +12,6 @@ class NotPickled:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         name = type(self).__name__
         raise TypeError(
-            f"a {name} cannot be pickled or copied, as it holds connections: create one in each process from the "
+            f"{name} cannot be pickled or copied, as it holds connections: create one in each process from the "
             "same options (for a transaction of several processes, use TransactionHandle and TransactionWriter)"
         )

@@ -344,7 +344,7 @@ class ThreadLoop(IoLoop):
             scheduler.call_soon(lambda: failed(_os_error(code)))
 
     def forget_in_child(self) -> None:
-        """In a forked child, close the copies of the parent's sockets without sending anything, and release the locks of
+        """In a forked child, close the copies of the parent's sockets without sending anything. Release the locks of
         threads that the child does not have."""
         for lock in self.core_locks:
             if lock.locked():

@@ -219,8 +219,8 @@ def _partitions_of(
         if wrong.any():
             row = int(wrong.argmax())
             reason = (
-                f"partition {given[row]} does not exist: the topic has partitions 0 to {count - 1}; correct the row, or "
-                "send it again if the partition was just added"
+                f"partition {given[row]} does not exist: the topic has partitions 0 to {count - 1}; correct the row, "
+                "or send the table again if the partition was just added"
             )
             raise EncodeError(reason, field="partition", value=int(given[row]), row=row)
         rows = given if rows is None else numpy.where(given >= 0, given, rows)

@@ -20,6 +20,14 @@ from kcodec.session.safety import SCAN_SECONDS, SessionTimes
 
 #: Less than the group's session timeout of 45 s, as in franz-go.
 DEFAULT_TRANSACTION_TIMEOUT_MS = 40_000
+#: The defaults of a session that differ from those of a consumer or a producer.
+SESSION_DEFAULTS: dict[str, Any] = {
+    "auto_offset_reset": "earliest",
+    "transaction_timeout_ms": DEFAULT_TRANSACTION_TIMEOUT_MS,
+}
+#: Options of a consumer or a producer that a session requires, and those of which it accepts only one value.
+REQUIRED = ("group_id", "transactional_id")
+FIXED: dict[str, Any] = {"enable_auto_commit": False, "enable_auto_offset_store": True}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +60,7 @@ def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
     """Return the options of GroupTransactSession(**options). Raise TypeError for missing or unknown options, ValueError
     for unsafe ones."""
     left = {name: value for name, value in given.items() if name not in {"topics", "pattern"}}
-    for name in ("group_id", "transactional_id"):
+    for name in REQUIRED:
         if not left.get(name):
             known = ConsumerConfig.names() | ProducerConfig.names() | ClientConfig.names() | SessionOwnConfig.names()
             near = difflib.get_close_matches(name, left.keys() - known - SECURITY_OPTIONS, n=1)
@@ -60,8 +68,7 @@ def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
             raise TypeError(f"{name} is missing: a session is a member of a group and a transactional producer{hint}")
     _refuse_unsafe(left)
     own = SessionOwnConfig.take(left)
-    left = {"auto_offset_reset": "earliest", "transaction_timeout_ms": DEFAULT_TRANSACTION_TIMEOUT_MS, **left}
-    left["enable_auto_commit"] = False
+    left = {**SESSION_DEFAULTS, **left, **FIXED}
     consumer = ConsumerConfig.take(left)
     producer = ProducerConfig.take(left)
     names = ConsumerConfig.names() | ProducerConfig.names() | SessionOwnConfig.names() | {"topics", "pattern"}

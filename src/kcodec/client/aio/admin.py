@@ -9,6 +9,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
+from kcodec.arguments import check_seconds
 from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.flows import Client, FlowMethod, LateFlows
 from kcodec.cluster.broker_report import reported
@@ -30,6 +31,7 @@ def _run_of(
 ) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
     async def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
         timeout: Any = kwargs.get("timeout")
+        check_seconds(timeout, f"{flow.__name__}()")
         limit = self._context.api_timeout if timeout is None else timeout
         called = flow(self._context, *args, **kwargs)
         cluster = self._context.cluster
