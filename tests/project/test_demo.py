@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,14 +18,18 @@ DEMO = Path(__file__).resolve().parent.parent.parent / "examples" / "demo.py"
 
 
 @pytest.fixture
-def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program, not its namesake in tools/, with the arguments of its first part."""
+def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The program, not its namesake in tools/, with the arguments of its first part. It raises the level of the logger,
+    which later tests of the process need as it was."""
     spec = importlib.util.spec_from_file_location("example_demo", DEMO)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setattr("sys.argv", ["demo.py", "story"])
     spec.loader.exec_module(module)
-    return module
+    logger = logging.getLogger("kcodec")
+    level = logger.level
+    yield module
+    logger.setLevel(level)
 
 
 def test_the_demo_shows_its_story_on_the_embedded_broker(demo: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
