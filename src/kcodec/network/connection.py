@@ -318,12 +318,14 @@ class Connection:
         if not pending.is_sent:
             if pending in self._waiting:
                 self._waiting.remove(pending)
-            reason = f"{self.name}: {what} was not sent within {seconds_text(seconds)}"
+            reason = f"{self.name}: {what} was not sent"
             cause = self.network.last_failure(self.node_id)
-            if cause is not None:
-                reason += f"; the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
-            elif self._transport is not None and not self.is_ready:
-                reason += "; the negotiation of versions and authentication has not ended"
+            if cause is not None:  # what a call had left of its time says nothing then
+                reason += f", because the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
+            else:
+                reason += f" within {seconds_text(seconds)}"
+                if self._transport is not None and not self.is_ready:
+                    reason += "; the negotiation of versions and authentication has not ended"
             pending.finish(None, RequestTimedOutError(reason))
         elif pending in self._in_flight:
             # Responses arrive in order, so without this one none of the later ones arrives. A new connection is needed.
