@@ -111,7 +111,7 @@ def list_offsets(
 
     specs: For each partition, "earliest", "latest", "max_timestamp" or milliseconds since 1970.
 
-    A timestamp selects the first record at or after it; the offset is -1 if none exists. Raises ValueError, or the
+    A timestamp selects the first record at or after it; the offset is -1 if none exists. Raise ValueError, or the
     error of the first partition that has one, with a note on the others: BrokerError, AuthorizationError,
     DeliveryTimeoutError.
     """

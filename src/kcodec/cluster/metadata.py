@@ -432,7 +432,7 @@ class Cluster:
         """Return the coordinator of a group ("group") or a transactional id ("transaction"), and remember it.
 
         FindCoordinator also creates the internal topic in a new cluster, so it precedes any request to a coordinator.
-        Raises AuthorizationError with the resource, BrokerError, DeliveryTimeoutError.
+        Raise AuthorizationError with the resource, BrokerError, DeliveryTimeoutError.
         """
         deadline = self.clock() + timeout
         attempt = 0

@@ -298,7 +298,7 @@ class ConsumerCore:
     def assign(self, partitions: Partitions) -> Flow[None]:
         """Read exactly these partitions, without a group. Partitions that were assigned before keep their position.
 
-        Raises ValueError after `subscribe`.
+        Raise ValueError after `subscribe`.
         """
         assigned = frozenset(partitions_of(partitions))
         self.check_open()
@@ -317,7 +317,7 @@ class ConsumerCore:
         """Read these partitions in addition to the assigned ones, without a group. Those that are assigned already keep
         their position.
 
-        Raises ValueError after `subscribe`.
+        Raise ValueError after `subscribe`.
         """
         added = frozenset(partitions_of(partitions))
         self._check_manual("incremental_assign")
@@ -334,7 +334,7 @@ class ConsumerCore:
     def incremental_unassign(self, partitions: Partitions) -> Flow[None]:
         """Stop reading these partitions, and keep the others. If commits are automatic, commit their offsets first.
 
-        Raises ValueError for a partition that is not assigned, and after `subscribe`.
+        Raise ValueError if a partition is not assigned, and after `subscribe`.
         """
         going = frozenset(partitions_of(partitions))
         self._check_manual("incremental_unassign")
@@ -467,11 +467,12 @@ class ConsumerCore:
         self.fetcher.drop(gone)
 
     def enforce_rebalance(self, reason: str = "the application requested it") -> Flow[None]:
-        """Start a rebalance of the group. Raises ValueError without a subscription.
+        """Start a rebalance of the group.
 
         reason: Text that JoinGroup sends to the coordinator, for its log (KIP-800).
 
-        With group_protocol="consumer" this call only logs a warning, as the broker decides when to assign partitions.
+        With group_protocol="consumer", this call only logs a warning, because the broker decides when to assign
+        partitions. Raise ValueError without a subscription.
         """
         yield from ()
         if self.membership is None:
@@ -494,7 +495,7 @@ class ConsumerCore:
     def begin_poll(self) -> None:
         """Any thread: begin a request for records, which completes the records that were delivered before.
 
-        Raises RuntimeError without a subscription or an assignment.
+        Raise RuntimeError without a subscription or an assignment.
         """
         self.check_open()
         if self.membership is None and not self.assignment.partitions and self.error is None:
@@ -544,7 +545,7 @@ class ConsumerCore:
         self.polls.wake()
 
     def take(self, max_records: int) -> list[Record]:
-        """Any thread: return fetched records, [] if there are none. Raises the errors of partitions."""
+        """Any thread: return fetched records, [] if there are none. Raise the errors of partitions."""
         return self.fetcher.buffer.take(max_records)
 
     def take_arrow(self) -> DecodedRecords:
@@ -673,7 +674,10 @@ class ConsumerCore:
         """Return the next offset to read. Wait while it is looked up. The position moves past markers and aborted
         records.
 
-        Raises ValueError for a partition that is not assigned, DeliveryTimeoutError, and errors of the partition.
+        timeout: Seconds. None: default_api_timeout_ms.
+
+        Raise ValueError if the partition is not assigned, and DeliveryTimeoutError at the timeout. Raise the error of
+        the partition if it cannot be read.
         """
         (name,), seconds = partitions_of([partition], "partition"), self._seconds(timeout)
         deadline = self.clock() + seconds
@@ -695,7 +699,7 @@ class ConsumerCore:
             yield from wait(self.wake, left)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Flow[None]:
-        """Continue at this offset at the next poll. Raises ValueError for a partition that is not assigned."""
+        """Continue at this offset at the next poll. Raise ValueError if the partition is not assigned."""
         yield from ()
         ((name, target),) = check_offsets({partition: offset}).items()
         self.assignment.seek(name, target.offset, target.leader_epoch)
@@ -704,8 +708,8 @@ class ConsumerCore:
     def seek_to_beginning(self, *partitions: TopicPartition) -> Flow[None]:
         """Continue at the first offset of these partitions, or of all assigned ones if none is named.
 
-        Raise ValueError for a partition that is not assigned, or if no partition is assigned. With a subscription, call
-        this in `on_assigned`, because partitions are assigned within `poll`.
+        Raise ValueError if one of the partitions is not assigned, or if no partition is assigned. With a subscription,
+        call this in `on_assigned`, because partitions are assigned within `poll`.
         """
         yield from ()
         self._seek_to(partitions_of(partitions), "earliest", "seek_to_beginning")
@@ -730,12 +734,15 @@ class ConsumerCore:
     def beginning_offsets(
         self, partitions: Partitions, timeout: float | None = None
     ) -> Flow[dict[TopicPartition, int]]:
-        """Return the first offset of each partition. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the first offset of each partition. Raise BrokerError, or DeliveryTimeoutError at the timeout."""
         return (yield from self._end_of(partitions, "earliest", timeout))
 
     def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> Flow[dict[TopicPartition, int]]:
-        """Return the offset after the last record of each partition that this consumer can read: the last stable offset
-        under read_committed, otherwise the high watermark. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the offset after the last record of each partition that this consumer can read. It is the last stable
+        offset under read_committed, and otherwise the high watermark.
+
+        Raise BrokerError, or DeliveryTimeoutError at the timeout.
+        """
         return (yield from self._end_of(partitions, "latest", timeout))
 
     def _end_of(self, partitions: Partitions, end: str, timeout: float | None) -> Flow[dict[TopicPartition, int]]:
@@ -745,11 +752,12 @@ class ConsumerCore:
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> Flow[dict[TopicPartition, ListedOffset | None]]:
-        """Return the offset of the first record at or after a time; None if none exists.
+        """Return the offset of the first record at or after a time. The value of a partition without such a record is
+        None.
 
         timestamps: Time of each partition, in ms since 1970, at least 0.
 
-        Raises ValueError for an invalid time, BrokerError, DeliveryTimeoutError.
+        Raise ValueError if a time is invalid. Raise BrokerError, or DeliveryTimeoutError at the timeout.
         """
         given = by_partition(timestamps, "timestamps", "ms since 1970")
         for partition, timestamp in given.items():
@@ -767,8 +775,11 @@ class ConsumerCore:
         return list_offsets(self.cluster, specs, self.settings.isolation_level, self._seconds(timeout))
 
     def lag(self, timeout: float | None = None) -> Flow[dict[TopicPartition, PartitionLag]]:
-        """Return the lag of this consumer in each assigned partition, up to the log's end and up to the last stable
-        offset, and the transaction that blocks the latter. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the lag of this consumer in each assigned partition, up to the end of the log and up to the last
+        stable offset. It contains the transaction that blocks the last stable offset.
+
+        Raise BrokerError, or DeliveryTimeoutError at the timeout.
+        """
         return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
 
     def health(self) -> Flow[ConsumerHealth]:
@@ -779,7 +790,7 @@ class ConsumerCore:
         return self._health.take()
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> Flow[int]:
-        """Return the number of partitions of a topic. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the number of partitions of a topic. Raise BrokerError, or DeliveryTimeoutError at the timeout."""
         found = yield from self.cluster.ensure_topic(topic, self._seconds(timeout))
         return len(found.partitions)
 
@@ -788,10 +799,11 @@ class ConsumerCore:
     def committed(
         self, partitions: Partitions, timeout: float | None = None
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Return the group's committed offsets; None if none exists. Wait for offsets of an open transaction
-        (RequireStable, KIP-447).
+        """Return the committed offsets of the group. The value of a partition without one is None. Wait for offsets of
+        an open transaction (RequireStable, KIP-447).
 
-        Raises ValueError without a group, DeliveryTimeoutError, AuthorizationError, BrokerError.
+        Raise ValueError without a group, and DeliveryTimeoutError at the timeout. Raise AuthorizationError without the
+        permission, and BrokerError.
         """
         offsets = self.need_group("committed")
         # Without a member: one that is out of the group, and whose transaction was refused for that, must learn where
@@ -805,15 +817,18 @@ class ConsumerCore:
         last records. With enable_auto_offset_store=False, commit the stored offsets instead of the positions. Wait for
         the response.
 
-        Raises ValueError without a group; BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID), naming the partition if one was rejected;
-        DeliveryTimeoutError, AuthorizationError.
+        Raise ValueError without a group. Raise BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
+        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID); it names the partition if one was rejected.
+        Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
         """
         given = self.commits.requested() if offsets is None else check_offsets(offsets)
         yield from self.commits.commit_in_turn(given, self._seconds(timeout))
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
-        """Any thread: store offsets, or the offset after a record, for the next commit. Raises ValueError."""
+        """Any thread: store offsets, or the offset after a record, for the next commit.
+
+        Raise ValueError without a group, if enable_auto_offset_store is True, and if a partition is not assigned.
+        """
         if self.settings.enable_auto_offset_store:
             raise ValueError(
                 "store_offsets needs a consumer with enable_auto_offset_store=False, which commits stored offsets only"

@@ -109,7 +109,7 @@ def lag(
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
     """Return the lag of a consumer in its partitions, or in some of them. `group_id` is None without a group.
 
-    Committed offsets are the current ones, not those that an open transaction may commit. Raises ValueError for a
+    Committed offsets are the current ones, not those that an open transaction may commit. Raise ValueError for a
     partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. If a blocking transaction
     cannot be identified (no permission, an old broker), no error is raised.
     """

@@ -537,7 +537,7 @@ class Connection:
         self._run_negotiation(self._negotiation_flow(), f"negotiation with {self.name}")
 
     def _negotiation_flow(self) -> Flow[None]:
-        """Negotiate versions, then authenticate. Raises BrokerError, AuthenticationError, TransportError."""
+        """Negotiate versions, then authenticate. Raise BrokerError, AuthenticationError, TransportError."""
         timeout = self.network.options.request_timeout_ms / 1000
         options = self.network.options
         # As Java's client: one that cannot start again from bootstrap_servers would gain nothing from the check.

@@ -34,7 +34,7 @@ def request_versions(
     """Request the API versions of the broker `name`. `timeout` is the number of seconds for each request.
 
     A broker that does not support the version of the request responds in version 0 and names its versions; the request
-    is then repeated in one of them (KIP-511). Raises BrokerError, TransportError.
+    is then repeated in one of them (KIP-511). Raise BrokerError, TransportError.
 
     cluster_id, node_id: Ids of the expected cluster and broker, if both are known.
 

@@ -363,7 +363,7 @@ def _os_error(code: int) -> OSError:
 
 
 def _resolve(address: Address) -> list[SocketAddress]:
-    """Return all addresses of a host in the system's order (client.dns.lookup=use_all_dns_ips). Raises OSError."""
+    """Return all addresses of a host in the system's order (client.dns.lookup=use_all_dns_ips). Raise OSError."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return [(family, where) for family, _, _, _, where in found]
 

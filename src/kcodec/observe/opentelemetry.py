@@ -34,7 +34,7 @@ class OpenTelemetryMetrics:
 
     meter_provider: None for the global one.
 
-    Raises ImportError without opentelemetry-api.
+    Raise ImportError without opentelemetry-api.
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
@@ -110,7 +110,7 @@ class Tracing:
 
     tracer_provider: None for the global one.
 
-    Raises ImportError without opentelemetry-api.
+    Raise ImportError without opentelemetry-api.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -126,7 +126,7 @@ class Tracing:
     def send(self, producer: Producer, topic: str, value: Any = None, *, headers: Any = (), **more: Any) -> Delivery:
         """Send a record with `producer.send` and a span around it, which ends when the record has been delivered.
 
-        topic, value, headers, more: as in `producer.send`. Return its Delivery. Raises what `producer.send` raises.
+        topic, value, headers, more: as in `producer.send`. Return its Delivery. Raise what `producer.send` raises.
         """
         span, pairs = self._begin(topic, headers)
         try:

@@ -32,7 +32,7 @@ class PrometheusMetrics:
     prefix: begin of the names.
     buckets: upper bounds of the buckets of durations, in seconds.
 
-    Raises ImportError without prometheus-client.
+    Raise ImportError without prometheus-client.
     """
 
     def __init__(

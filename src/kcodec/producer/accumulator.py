@@ -65,7 +65,7 @@ class Accumulator(RecordAppender):
     held_until: Latest time of `release_held` while records are held back; otherwise None.
     refusal:  Error that `send` raises while it is set: the producer is closed, or no transaction is open.
     failures, check_wait, why_waiting: See BatchOwner.
-    check_caller: Called before a new batch. Raises RuntimeError in an event loop that is not the producer's.
+    check_caller: Called before a new batch. Raise RuntimeError in an event loop that is not the producer's.
     """
 
     topics: dict[str, TopicBuffer]

@@ -37,7 +37,7 @@ def encode_request_parts(
 ) -> list[bytes | memoryview]:
     """Return a request frame in pieces. Large record sets are not copied and must not change until they are sent.
 
-    Raises EncodeError for a value that the version cannot hold.
+    Raise EncodeError for a value that the version cannot hold.
     """
     parts: list[bytes | memoryview] = request.encode_frame_parts(
         version, _header(request, version, correlation_id, client_id)
@@ -46,7 +46,7 @@ def encode_request_parts(
 
 
 def encode_request(request: Any, version: int, correlation_id: int = 0, client_id: str | None = None) -> bytes:
-    """Return a request as one frame, length included. Raises EncodeError for a value that the version cannot hold."""
+    """Return a request as one frame, length included. Raise EncodeError for a value that the version cannot hold."""
     frame: bytes = request.encode_frame(version, _header(request, version, correlation_id, client_id))
     return frame
 
@@ -82,7 +82,7 @@ def _client_id_field(client_id: str | None) -> bytes:
 
 
 def correlation_id_of(frame: bytes | memoryview) -> int:
-    """Return the correlation id of a response frame without its length. Raises TruncatedError."""
+    """Return the correlation id of a response frame without its length. Raise TruncatedError."""
     if len(frame) < 4:
         raise TruncatedError(
             f"a response of {len(frame)} bytes is too short for a correlation id of 4 bytes",
@@ -94,7 +94,7 @@ def correlation_id_of(frame: bytes | memoryview) -> int:
 
 
 def response_body(frame: bytes | memoryview, request_class: Any, version: int) -> memoryview:
-    """Return the message of a response frame (without length), which follows the header. Raises DecodeError."""
+    """Return the message of a response frame (without length), which follows the header. Raise DecodeError."""
     view = memoryview(frame)
     if len(view) < 4:
         correlation_id_of(view)  # which raises the error
@@ -121,7 +121,7 @@ def decode_response(frame: bytes | memoryview, request_class: Any, version: int)
 
 
 def skip_tagged_fields(view: memoryview, position: int) -> int:
-    """Return the position after the tagged fields of a header. Raises DecodeError."""
+    """Return the position after the tagged fields of a header. Raise DecodeError."""
     count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
         raise DecodeError(f"response header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")
@@ -139,7 +139,7 @@ def skip_tagged_fields(view: memoryview, position: int) -> int:
 
 
 def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
-    """Return an unsigned varint of a header, and the position after it. Raises DecodeError."""
+    """Return an unsigned varint of a header, and the position after it. Raise DecodeError."""
     value = shift = 0
     while shift < 35:
         if position >= len(view):

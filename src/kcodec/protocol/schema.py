@@ -200,7 +200,7 @@ class Message(Struct):
     def decode(cls, data: Buffer, version: int, position: int = 0) -> Self:
         """Return the message that fills `data` from byte `position` on.
 
-        A records field is a memoryview of `data`, and keeps it alive. Raises UnsupportedError for an unknown version,
+        A records field is a memoryview of `data`, and keeps it alive. Raise UnsupportedError for an unknown version,
         TruncatedError for missing bytes, DecodeError for invalid bytes or bytes after the message, LimitExceededError
         for more elements than the limit. Each error names the field and the position.
         """
@@ -211,7 +211,7 @@ class Message(Struct):
     def decode_prefix(cls, data: Buffer, version: int, position: int = 0) -> tuple[Self, int]:
         """Return the message in this `version` that begins at byte `position` of `data`, and the position after it.
 
-        Later bytes are ignored. Raises the errors of `decode`.
+        Later bytes are ignored. Raise the errors of `decode`.
         """
         found: tuple[Self, int] = read_message(_plan_of(cls, version), data, position, False)
         return found
@@ -219,7 +219,7 @@ class Message(Struct):
     def encode(self, version: int) -> bytes:
         """Return the bytes of the message in one version.
 
-        Raises EncodeError, which names field and value, for an unknown version, a value out of range, None in a field
+        Raise EncodeError, which names field and value, for an unknown version, a value out of range, None in a field
         that is not nullable, and a value other than the default in a field that this version lacks (unless the field
         is ignorable; Kafka: UnsupportedVersionException).
         """
@@ -227,7 +227,7 @@ class Message(Struct):
 
     def encode_frame(self, version: int, header: bytes = b"") -> bytes:
         """Return a whole frame as bytes: the length in four bytes, the encoded `header` and the message in one
-        `version`. Raises EncodeError as `encode` does."""
+        `version`. Raise EncodeError as `encode` does."""
         return write_message(_plan_to_write(type(self), version), self, header, True)
 
     def encode_frame_parts(

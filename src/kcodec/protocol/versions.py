@@ -37,7 +37,7 @@ class BrokerVersions:
     def choose(self, kind: Any, lowest: int, highest: int, broker: str) -> int:
         """Return the highest version that the broker, kcodec and the caller's bounds allow. kind: a request class.
 
-        Raises UnsupportedError, which names the supported versions of both sides.
+        Raise UnsupportedError, which names the supported versions of both sides.
         """
         offered = self.apis.get(kind.api_key)
         name = kind.__name__.removesuffix("Request")

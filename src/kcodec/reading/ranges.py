@@ -93,7 +93,7 @@ class TopicRange:
     def resolve(self, context: CallContext, isolation_level: IsolationLevel) -> Flow[dict[int, tuple[int, int]]]:
         """Return start and end of each partition, in order. The end is not below the start.
 
-        Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION), OffsetOutOfRangeError for a start that is not in the log.
+        Raise BrokerError (UNKNOWN_TOPIC_OR_PARTITION), OffsetOutOfRangeError for a start that is not in the log.
         """
         numbers = yield from self._numbers(context)
         bounds = self.narrow(numbers)

@@ -126,7 +126,7 @@ def payload(host: str, region: str, credentials: AwsCredentials, timestamp: str,
 
 
 def aws_msk_iam(host: str, region: str, credentials: AwsCredentials, timestamp: str, user_agent: str) -> Exchange:
-    """Run the client's side of the exchange. Raises ExchangeRefused if the response is not that of MSK."""
+    """Run the client's side of the exchange. Raise ExchangeRefused if the response is not that of MSK."""
     response = yield payload(host, region, credentials, timestamp, user_agent)
     if json_object(response[:MAXIMUM_RESPONSE_BYTES]).get("version") != PAYLOAD_VERSION:
         raise ExchangeRefused("the response does not come from MSK: '{quoted}'", _NOT_MSK, response)
@@ -136,7 +136,7 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
     """Return a callable that provides credentials: `given`, otherwise the environment, otherwise botocore.
 
     given: sasl_aws_credentials_provider, a callable that returns AwsCredentials or a tuple of access key id, secret
-    access key and, for temporary credentials, session token. Raises TypeError if `given` is not callable. The returned
+    access key and, for temporary credentials, session token. Raise TypeError if `given` is not callable. The returned
     callable raises AuthenticationError if there are no credentials.
     """
     if given is None:

@@ -64,7 +64,7 @@ def check_extensions(extensions: Mapping[str, str]) -> None:
 
 
 def oauthbearer(token: Secret, extensions: Mapping[str, str]) -> Exchange:
-    """Run the client's side. Raises ExchangeRefused if the token is invalid, or rejected with an error in JSON."""
+    """Run the client's side. Raise ExchangeRefused if the token is invalid, or rejected with an error in JSON."""
     if not _TOKEN.fullmatch(token.reveal()):
         raise ExchangeRefused(
             "the token is empty, or contains characters that a bearer token must not have (RFC 6750)",
@@ -91,7 +91,7 @@ class TransientTokenError(Exception):
     """A fetch failed for a reason that may pass. It is retried until the logins that wait for it time out."""
 
 
-#: Blocks until there is a token. Raises TransientTokenError, or AuthenticationError when asking again will not help.
+#: Blocks until there is a token. Raise TransientTokenError, or AuthenticationError when asking again will not help.
 Fetch = Callable[[], FetchedToken]
 
 
@@ -99,7 +99,7 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
     """Return a fetch function for sasl_oauth_token_provider: a callable, or an object with a method `token`.
 
     Either may be plain or async. It returns the token, or (token, lifetime in seconds). The lifetime of a JWT is read
-    from its claims. Raises TypeError for anything else.
+    from its claims. Raise TypeError for anything else.
     """
     provide = getattr(provider, "token", None) or provider
     if not callable(provide):
@@ -226,7 +226,7 @@ class TokenSource:
     def get(self, clock: Clock, timeout: float = FETCH_SECONDS) -> Flow[Secret]:
         """Return a token that has not expired; wait for one if necessary.
 
-        Raises AuthenticationError if the token provider refuses, TransportError if it cannot be reached in time.
+        Raise AuthenticationError if the token provider refuses, TransportError if it cannot be reached in time.
         """
         if self._token is not None and clock() < self._expires:
             return self._token

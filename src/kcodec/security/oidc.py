@@ -42,7 +42,7 @@ class ClientCredentials:
 
     allow_http: allow plain http to other machines, which shows the secret to the network.
 
-    Raises ValueError for an endpoint that is not such a URL. A call raises AuthenticationError if the endpoint refuses
+    Raise ValueError for an endpoint that is not such a URL. A call raises AuthenticationError if the endpoint refuses
     or its response is invalid, TransientTokenError if it cannot be reached or fails.
     """
 

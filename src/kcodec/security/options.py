@@ -49,7 +49,7 @@ class Security:
     def from_options(cls, options: Mapping[str, object]) -> Security:
         """Return the Security for the options of SECURITY_OPTIONS (see docs/security.md). Other options are ignored.
 
-        Files are read here, once. Raises ValueError for an invalid option or one without effect (such as a password
+        Files are read here, once. Raise ValueError for an invalid option or one without effect (such as a password
         without SASL), TypeError for a wrong type. Neither shows a secret.
         """
         protocol = options.get("security_protocol")

@@ -56,7 +56,7 @@ class ExchangeRefused(Exception):
 def plain(username: str, password: Secret) -> Exchange:
     """PLAIN (RFC 4616) sends name and password unprotected, so use it with TLS. As in Kafka, SASLprep is not applied.
 
-    Raises ExchangeRefused for a NUL in either, which the mechanism cannot transport.
+    Raise ExchangeRefused for a NUL in either, which the mechanism cannot transport.
     """
     revealed = password.reveal()
     if "\0" in username or "\0" in revealed:
@@ -88,7 +88,7 @@ def authenticate(
     timeout:   seconds for each request.
     secrets:   what the exchange sends or proves. They are removed from messages that the broker returns.
 
-    Raises AuthenticationError if either side rejects the other, TransportError if the connection fails.
+    Raise AuthenticationError if either side rejects the other, TransportError if the connection fails.
     """
     name = f"SASL {mechanism}{' as ' + principal if principal else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
     failure: AuthenticationError | None = None

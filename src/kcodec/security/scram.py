@@ -88,7 +88,7 @@ class Scram:
         return f"Scram({self.mechanism!r}, {self.username!r}, <secret>)"
 
     def exchange(self, nonce: str) -> Exchange:
-        """Run the client's side. Raises ExchangeRefused if the server breaks the rules or fails to prove itself."""
+        """Run the client's side. Raise ExchangeRefused if the server breaks the rules or fails to prove itself."""
         name = self.username.replace("=", "=3D").replace(",", "=2C")
         client_first = f"n={name},r={nonce}{self._extensions}".encode()
         server_first = yield b"n,," + client_first
@@ -135,7 +135,7 @@ def parse_challenge(message: bytes, client_nonce: str) -> Challenge:
 
 
 def check_server(message: bytes, expected: bytes) -> None:
-    """Check the server's last message, its proof that it knows the password's hash. Raises ExchangeRefused."""
+    """Check the server's last message, its proof that it knows the password's hash. Raise ExchangeRefused."""
     match = _FINAL.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
         raise ExchangeRefused("the last response is not a valid SCRAM message: '{quoted}'", _NOT_SCRAM, message)

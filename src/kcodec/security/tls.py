@@ -60,7 +60,7 @@ _NO_TLS = frozenset(
 def make_context(options: Mapping[str, object]) -> ssl.SSLContext:
     """Return a TLS context for a client from the options of TLS_OPTIONS. A given `ssl_context` is used unchanged.
 
-    Raises ValueError that names the option and the unusable file, with the reason; TypeError for a wrong type.
+    Raise ValueError that names the option and the unusable file, with the reason; TypeError for a wrong type.
     """
     given = options.get("ssl_context")
     if given is not None:
@@ -95,7 +95,7 @@ def make_server_context(options: Mapping[str, object], *, client_auth: str) -> s
     client_auth: "none", or whether clients may ("requested") or must ("required") have a certificate that an authority
                  in `ssl_cafile` has signed.
 
-    Raises ValueError and TypeError as `make_context` does.
+    Raise ValueError and TypeError as `make_context` does.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

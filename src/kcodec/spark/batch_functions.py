@@ -77,7 +77,7 @@ def map_batches(
     are passed over and logged. The isolation level is read_uncommitted by default, as in Spark's source. Works on Spark
     3.5 and later.
 
-    Raises ValueError for an option that is unknown or invalid, NotImplementedError for a stream on Spark 3.5, and what
+    Raise ValueError for an option that is unknown or invalid, NotImplementedError for a stream on Spark 3.5, and what
     brokers respond; a stream raises the latter when it runs.
     """
     from kcodec.spark.topics import TopicSource  # which imports the clients

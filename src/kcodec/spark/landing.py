@@ -178,7 +178,7 @@ def landings(path: str | os.PathLike[str], *, filesystem: Any = None) -> list[La
     A reader of the folder itself may see the files of the newest landing one after another, while they are renamed; a
     reader of these files sees whole landings. path, filesystem: as for `land`.
 
-    Raises LandingError if a manifest cannot be read.
+    Raise LandingError if a manifest cannot be read.
     """
     return LandingFolder(path, filesystem).landings()
 

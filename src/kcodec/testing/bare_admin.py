@@ -33,7 +33,7 @@ class BrokerRefused(RuntimeError):
 
 
 def _request(address: str, request: Any, version: int, timeout: float = TIMEOUT_SECONDS) -> Any:
-    """Send one request and return the response. Raises OSError, also for an invalid response."""
+    """Send one request and return the response. Raise OSError, also for an invalid response."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout) as connection:
         connection.sendall(encode_request(request, version, 1, "kcodec-testing"))
@@ -52,7 +52,7 @@ def _check(what: str, code: int, text: str | None = None) -> None:
 
 
 def metadata(address: str, topics: tuple[str, ...] = (), timeout: float = TIMEOUT_SECONDS) -> messages.MetadataResponse:
-    """Return the metadata of the cluster and these topics from the broker at `address`. Raises OSError."""
+    """Return the metadata of the cluster and these topics from the broker at `address`. Raise OSError."""
     requested = [messages.MetadataRequestTopic(name=name) for name in topics]
     request = messages.MetadataRequest(topics=requested, allow_auto_topic_creation=False)
     response: messages.MetadataResponse = _request(address, request, 4, timeout)
@@ -60,7 +60,7 @@ def metadata(address: str, topics: tuple[str, ...] = (), timeout: float = TIMEOU
 
 
 def partitions_of(address: str, topic: str) -> dict[int, messages.MetadataResponsePartition]:
-    """Return the partitions of a topic by number, from the broker at `address`. Raises OSError."""
+    """Return the partitions of a topic by number, from the broker at `address`. Raise OSError."""
     return {found.partition_index: found for found in metadata(address, (topic,)).topics[0].partitions}
 
 
@@ -84,7 +84,7 @@ def create_topic(
 
 
 def end_offsets(address: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    """Return the high watermarks by partition, from the broker that leads all of these. Raises BrokerRefused,
+    """Return the high watermarks by partition, from the broker that leads all of these. Raise BrokerRefused,
     OSError."""
     latest = [messages.ListOffsetsPartition(partition_index=partition, timestamp=-1) for partition in partitions]
     requested = messages.ListOffsetsTopic(name=topic, partitions=latest)
@@ -104,20 +104,20 @@ def coordinator(address: str, kind: str, key: str) -> int | None:
 
 
 def create_acl(address: str, acl: AclBinding) -> None:
-    """Create an ACL. Raises BrokerRefused, OSError."""
+    """Create an ACL. Raise BrokerRefused, OSError."""
     (result,) = _request(address, messages.CreateAclsRequest(creations=[acl_creation(acl)]), 1).results
     _check(f"the ACL was not created: {acl}", result.error_code, result.error_message)
 
 
 def delete_acl(address: str, acl: AclBinding) -> None:
-    """Delete an ACL. Raises BrokerRefused, OSError."""
+    """Delete an ACL. Raise BrokerRefused, OSError."""
     chosen = messages.DeleteAclsFilter(**acl_filter_fields(acl))
     (result,) = _request(address, messages.DeleteAclsRequest(filters=[chosen]), 1).filter_results
     _check(f"the ACL was not deleted: {acl}", result.error_code, result.error_message)
 
 
 def has_acl(address: str, acl: AclBinding) -> bool:
-    """Return whether this broker knows the ACL; brokers learn of changes separately. Raises BrokerRefused, OSError."""
+    """Return whether this broker knows the ACL; brokers learn of changes separately. Raise BrokerRefused, OSError."""
     response = _request(address, messages.DescribeAclsRequest(**acl_filter_fields(acl)), 1)
     _check(f"the ACL cannot be described: {acl}", response.error_code, response.error_message)
     return bool(response.resources)

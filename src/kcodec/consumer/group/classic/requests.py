@@ -53,7 +53,7 @@ class GroupRequests:
         self._static = settings.group_instance_id
 
     def coordinator(self, timeout: float) -> Flow[int]:
-        """Return the coordinator's node. Raises as Cluster.coordinator."""
+        """Return the coordinator's node. Raise as Cluster.coordinator."""
         return self.cluster.coordinator("group", self.group_id, timeout)
 
     def forget_coordinator(self) -> None:
