@@ -91,7 +91,7 @@ class TransientTokenError(Exception):
     """A fetch failed for a reason that may pass. It is retried until the logins that wait for it time out."""
 
 
-#: Blocks until there is a token. Raise TransientTokenError, or AuthenticationError when asking again will not help.
+#: Blocks until there is a token. Raises TransientTokenError, or AuthenticationError when asking again will not help.
 Fetch = Callable[[], FetchedToken]
 
 
