@@ -254,7 +254,8 @@ class ConsumerOptions(ClientOptions, total=False):
     IsolationLevel.READ_COMMITTED)"""
     auto_offset_reset: str
     """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
-    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). (default: 'latest')"""
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). With "latest", a consumer
+    reads partitions that are created after its subscription from their start. (default: 'latest')"""
     enable_auto_commit: bool
     """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
     commit includes a record only after the program has requested the next records. (default: True)"""
@@ -351,7 +352,8 @@ class SessionOptions(ProducerOptions, total=False):
     IsolationLevel.READ_COMMITTED)"""
     auto_offset_reset: str
     """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
-    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). (default: 'earliest')"""
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). With "latest", a consumer
+    reads partitions that are created after its subscription from their start. (default: 'earliest')"""
     enable_auto_commit: bool
     """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
     commit includes a record only after the program has requested the next records. (default: False, the only value that

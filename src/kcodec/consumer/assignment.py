@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
+from uuid import UUID
 
 from kcodec._fast import Delivery
 from kcodec.consumer.delivery import Chunk, LogPosition
@@ -58,6 +59,7 @@ class PartitionState:
     is_added:       Whether the application added it to the partitions of the group, so that no rebalance revokes it.
     is_skipped:     Whether the application does not read it although the group assigns it. It then has no position.
     has_moved:      Whether the position has moved past records, markers or aborted records since it was set.
+    topic_ids:      Ids that the topic had while the partition was assigned, with the present one.
     high_watermark, last_stable_offset, log_start_offset: Values of the last response; -1 if unknown.
     """
 
@@ -78,6 +80,7 @@ class PartitionState:
     is_added: bool = False
     is_skipped: bool = False
     has_moved: bool = False
+    topic_ids: frozenset[UUID] = frozenset()
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
@@ -394,6 +397,27 @@ class Assignment:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
             state.awaiting, state.reset_to = RESET, to
+        self._has_changed()
+
+    def begin_again(self, state: PartitionState, topic_id: UUID) -> None:
+        """Read a partition from its first offset, because its topic was deleted and created again.
+
+        It gets a new state, as after another assignment. Offsets of the former topic are then not committed.
+        """
+        with self.lock:
+            state.version = 0
+            state.leave_chunk()
+            self.partitions[state.topic_partition] = PartitionState(
+                state.topic_partition,
+                next(self._versions),
+                RESET,
+                "earliest",
+                is_paused=state.is_paused,
+                is_held_back=state.is_held_back,
+                is_revoking=state.is_revoking,
+                is_added=state.is_added,
+                topic_ids=state.topic_ids | {topic_id},
+            )
         self._has_changed()
 
     def _renewed(self, partition: TopicPartition) -> PartitionState:

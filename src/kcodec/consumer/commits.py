@@ -97,6 +97,8 @@ class Commits:
 
     committed: The committed offsets; None for a consumer without a group.
     member:    Returns the current identity for a commit.
+    is_obsolete: Returns whether the position of a partition is that of a topic that was deleted.
+    on_commit: Called with the offsets of a commit before it is sent.
     """
 
     def __init__(
@@ -107,6 +109,8 @@ class Commits:
         settings: ConsumerSettings,
         clock: Clock,
         member: Callable[[], ConsumerGroupMetadata],
+        is_obsolete: Callable[[PartitionState], bool] = lambda state: False,
+        on_commit: Callable[[Iterable[tuple[TopicPartition, OffsetAndMetadata]]], None] = lambda offsets: None,
     ) -> None:
         self._committed = committed
         self._assignment = assignment
@@ -115,8 +119,8 @@ class Commits:
         self._clock = clock
         self._member = member
         self.queue: deque[_CommitRequest | _Turn] = deque()
-        #: The offsets of automatic commits: those of completed records, or those that the application has stored.
-        self._automatic = assignment.completed if settings.enable_auto_offset_store else assignment.stored
+        self._is_obsolete = is_obsolete
+        self._on_commit = on_commit
         self._commit_lock = FlowLock(clock)
         self._requested = Signal()
         #: Set when the commit under way has ended.
@@ -135,6 +139,17 @@ class Commits:
         """Any thread: return the offsets for a commit that names none: the positions, or the stored offsets."""
         assignment = self._assignment
         return assignment.consumed() if self._settings.enable_auto_offset_store else assignment.stored()
+
+    def _automatic(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: return the offsets of automatic commits: those of completed records, or those that the
+        application has stored. A new topic with the name of one that was deleted must not get its offsets."""
+        assignment = self._assignment
+        source = assignment.completed if self._settings.enable_auto_offset_store else assignment.stored
+        found = source(partitions, is_kept=is_kept)
+        obsolete = assignment.chosen(self._is_obsolete)
+        return {name: offset for name, offset in found.items() if name not in obsolete} if obsolete else found
 
     def forget(self) -> None:
         """Forget the last commit, as other members may have committed since."""
@@ -261,6 +276,7 @@ class Commits:
             is_epoch = self._settings.group_protocol == "consumer"
             member = self._member if is_epoch else self._member()
             left = max(deadline - self._clock(), 0.0)
+            self._on_commit(offsets.items())
             yield from self._committed.commit(offsets, member, left, limit)
             self._last = dict(offsets)
             self._assignment.note_committed(offsets)

@@ -31,6 +31,7 @@ from kcodec.consumer.group.modern.heartbeat import make_member_id
 from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
 from kcodec.consumer.health import ConsumerHealth, HealthWatch
 from kcodec.consumer.held_back import HeldBack
+from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
@@ -109,8 +110,19 @@ class ConsumerCore:
         self.committed_offsets = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
         # The epoch of a member is checked by the coordinator of a KIP-848 group, and of no other.
         member = self._member if settings.group_protocol == "consumer" else None
-        self._positions = Positions(cluster, assignment, self.committed_offsets, settings, member=member, now=now)
-        self.commits = Commits(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member)
+        self.known_partitions = KnownPartitions(cluster)
+        self._positions = Positions(
+            *(cluster, assignment, self.committed_offsets, settings),
+            member=member,
+            now=now,
+            known=self.known_partitions,
+            on_new_topic=self._forget_old_topic,
+        )
+        self.commits = Commits(
+            *(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member),
+            self._positions.is_obsolete,
+            self.known_partitions.note_commit,
+        )
         self.handler: RebalanceHandler = handler or ConsumerRebalanceHandler(
             *(assignment, self.polls, self.callbacks, self.commits),
             add=self.add,
@@ -274,6 +286,7 @@ class ConsumerCore:
         if isinstance(self.handler, ConsumerRebalanceHandler):
             self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
         self.subscription = Subscription(frozenset(topics), pattern)
+        self.known_partitions.forget()
         self.cluster.add_topics(self.subscription.topics)
         yield from self._join_group()
 
@@ -455,10 +468,20 @@ class ConsumerCore:
         see `PartitionState`."""
         new = frozenset(partitions)
         self.commits.forget()
+        if self.membership is not None:
+            self.known_partitions.note()
         self.cluster.add_topics({each.topic for each in new})
         self.assignment.add(new, is_added=is_added)
         if held_back:
             self.assignment.hold_back(new, True)
+
+    def is_obsolete(self, partition: TopicPartition) -> bool:
+        """Return whether the position of an assigned partition is that of a topic that was deleted."""
+        return self._positions.is_obsolete(self.assignment.state(partition))
+
+    def _forget_old_topic(self, partitions: list[TopicPartition]) -> None:
+        self.commits.forget()
+        self.fetcher.drop(partitions)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""

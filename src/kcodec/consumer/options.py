@@ -62,7 +62,8 @@ class ConsumerConfig(OptionSet):
     "read_uncommitted": all records. The default of Java is "read_uncommitted"."""
     auto_offset_reset: str = option("latest")
     """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
-    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106)."""
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). With "latest", a consumer
+    reads partitions that are created after its subscription from their start."""
     enable_auto_commit: bool = option(True)
     """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
     commit includes a record only after the program has requested the next records."""

@@ -25,6 +25,7 @@ from kcodec.cluster.retry_driver import ApiHandler, CallContext, Outcome, reques
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
+from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_handler, is_truncated, truncation_error
 from kcodec.errors import (
@@ -65,6 +66,8 @@ class Positions:
     committed: The committed offsets; None for a consumer without a group.
     member:    Returns the identity for committed offsets (a KIP-848 member is checked by its epoch).
     now:       Returns the time in ms since 1970; only for auto_offset_reset "by_duration".
+    known:     What the consumer knows of partitions that were created after it subscribed.
+    on_new_topic: Called with the partitions whose topic was deleted and created again.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Positions:
         *,
         member: Member | None = None,
         now: Callable[[], int] | None = None,
+        known: KnownPartitions | None = None,
+        on_new_topic: Callable[[list[TopicPartition]], None] = lambda partitions: None,
     ) -> None:
         if settings.auto_offset_reset == "by_duration" and now is None:
             raise ValueError('auto_offset_reset "by_duration" needs a clock: now=')
@@ -85,6 +90,8 @@ class Positions:
         self.settings = settings
         self.member = member
         self.now = now or int
+        self.known = known or KnownPartitions(cluster)
+        self.on_new_topic = on_new_topic
         #: Why partitions that wait for a position do not have it yet.
         self.causes: dict[TopicPartition, KcodecError] = {}
         self._context = CallContext(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
@@ -133,6 +140,7 @@ class Positions:
             del self._validated[gone]
         for gone in self.causes.keys() - partitions.keys():
             del self.causes[gone]
+        self._note_topic_ids()
         groups: dict[_Group, list[PartitionState]] = {}
         for state in list(partitions.values()):
             if state.error is not None or state.is_revoking:
@@ -156,6 +164,43 @@ class Positions:
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self._failure = task.error
             self._rouse()
+
+    def is_obsolete(self, state: PartitionState) -> bool:
+        """Return whether the position of a partition is that of a topic that was deleted. Any thread."""
+        name = state.topic_partition.topic
+        topic, topic_id = self.cluster.topics.get(name), self.cluster.topic_id(name)
+        is_missing = topic is not None and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return is_missing or (bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids)
+
+    def _note_topic_ids(self) -> None:
+        """Read a topic that was deleted and created again from its beginning: no record of it was read yet. At its old
+        position, the consumer would skip records of the new topic without notice.
+
+        Brokers before 2.8 have no topic ids. An id that the topic had before is that of a broker that lags behind.
+        """
+        begun = []
+        for partition, state in list(self.assignment.partitions.items()):
+            topic_id = self.cluster.topic_id(partition.topic)
+            if topic_id is None or topic_id in state.topic_ids:
+                continue
+            position = state.position
+            if not state.topic_ids or position is None:
+                state.topic_ids |= {topic_id}
+                continue
+            if self.settings.auto_offset_reset == "none":
+                state.topic_ids |= {topic_id}
+                self.assignment.fail(state, _new_topic_error(partition, position))
+                continue
+            log.warning(
+                "%s: the topic was deleted and created again. Reading continues at the first offset of the new topic; "
+                "the position was %d",
+                partition,
+                position,
+            )
+            self.assignment.begin_again(state, topic_id)
+            begun.append(partition)
+        if begun:
+            self.on_new_topic(begun)
 
     def _note_leader_epoch(self, state: PartitionState) -> None:
         """Start the validation of a position if the leader has changed since the last one."""
@@ -278,8 +323,15 @@ class Positions:
             if (state := self._current(item, keys[item])) is None:
                 return
             with self.assignment.lock:
-                if found is None:
+                reset = self.settings.auto_offset_reset
+                if found is not None and self.known.is_of_old_topic(item, found.offset):
+                    text = "%s: the committed offset %d is that of a topic that was deleted and created again"
+                    log.warning(text, item, found.offset)
+                    state.awaiting, state.reset_to = RESET, None if reset == "none" else "earliest"
+                elif found is None:
                     state.awaiting = RESET
+                    if reset == "latest" and self.known.is_new(item):
+                        state.reset_to = "earliest"
                 else:
                     state.position, state.position_epoch = found.offset, found.leader_epoch
                     state.awaiting = VALIDATION
@@ -394,6 +446,18 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
         position=position,
         log_start_offset=start,
         log_end_offset=end,
+        name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
+        remedy="stop",
+    )
+
+
+def _new_topic_error(partition: TopicPartition, position: int) -> OffsetOutOfRangeError:
+    """Return the error for auto_offset_reset "none" if a topic was deleted and created again."""
+    return OffsetOutOfRangeError(
+        f"{partition}: the topic was deleted and created again, so that the position {position} is that of another "
+        'log. auto_offset_reset is "none": seek to the offset to continue at',
+        partition=partition,
+        position=position,
         name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
         remedy="stop",
     )

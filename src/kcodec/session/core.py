@@ -326,6 +326,12 @@ class GroupSession:
 
     # For the end
 
+    def without_old_topics(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return these offsets without those of topics that were deleted, which a new topic must not get."""
+        return {name: offset for name, offset in offsets.items() if not self.consumer.is_obsolete(name)}
+
     def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
         """Wait until the transaction is complete, at most `timeout` seconds. Its commit takes the lock of the group,
         which a leave would otherwise take first and keep while it waits for the commit."""

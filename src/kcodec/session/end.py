@@ -92,7 +92,7 @@ class SessionEnd:
         try:
             yield from self._flush()
             with session.consumer.assignment.lock:
-                offsets = block.moved(session.consumer.assignment.partitions)
+                offsets = session.without_old_topics(block.moved(session.consumer.assignment.partitions))
             if self._may_go_on() and offsets:
                 yield from self._send_offsets(offsets)
                 if self._may_go_on():
@@ -150,6 +150,7 @@ class SessionEnd:
             # Lower versions have no member id, so the last commit is valid.
             yield from self.session.check_times(self.deadline)
             group, highest = ConsumerGroupMetadata(group.group_id), GENERATION_VERSION - 1
+        self.session.consumer.known_partitions.note_commit(offsets.items())
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
         except BrokerError as refused:

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The partitions that existed when a consumer began to read its subscription.
+
+With auto_offset_reset="latest", a consumer begins to read a partition without a committed offset at the end of its log.
+A partition that was created later contains only newer records, and the consumer finds it with its next metadata. At the
+end of the log, it would skip the records that were written meanwhile, so it begins at the first one. KIP-1327 describes
+how Java's consumer loses these records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from kcodec.cluster.metadata import Cluster
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
+
+
+class _Known(NamedTuple):
+    """A topic: its id, None if it is unknown, and its number of partitions, 0 if the topic did not exist."""
+
+    topic_id: UUID | None
+    partitions: int
+
+
+class KnownPartitions:
+    """The topics and partitions that one consumer has found since it subscribed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._topics: dict[str, _Known] | None = None
+        self._are_all = False
+        #: The last offset that this consumer has committed in a partition, and the id of its topic.
+        self._commits: dict[TopicPartition, tuple[int, UUID]] = {}
+
+    def forget(self) -> None:
+        """Begin again, for another subscription."""
+        self._topics = None
+
+    def note(self) -> None:
+        """Remember the partitions that exist now, unless their topic is known already."""
+        cluster = self._cluster
+        if self._topics is None:
+            self._topics = {}
+            self._are_all = cluster.needs_all_topics and cluster.updates_of_all > 0
+        elif self._are_all:
+            return
+        for name, topic in cluster.topics.items():
+            is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if name not in self._topics and (topic.partitions or is_missing):
+                self._topics[name] = _Known(cluster.topic_id(name), len(topic.partitions))
+
+    def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
+        """Remember offsets that are about to be committed. Brokers store an offset by the name of the topic, also if
+        the topic was deleted and created again a moment before."""
+        for partition, committed in offsets:
+            before = self._commits.get(partition)
+            topic_id = self._cluster.topic_id(partition.topic) or (before[1] if before is not None else None)
+            if topic_id is not None:
+                self._commits[partition] = committed.offset, topic_id
+
+    def is_of_old_topic(self, partition: TopicPartition, committed: int) -> bool:
+        """Return whether this consumer committed an offset for a topic that was deleted since then."""
+        offset, topic_id = self._commits.get(partition, (-1, None))
+        present = self._cluster.topic_id(partition.topic)
+        return offset == committed and present is not None and topic_id != present
+
+    def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether a partition was created after the consumer began to read its subscription."""
+        if self._topics is None:
+            return False
+        known = self._topics.get(partition.topic)
+        if known is None:
+            return self._are_all
+        topic_id = self._cluster.topic_id(partition.topic)
+        is_other = None not in (known.topic_id, topic_id) and known.topic_id != topic_id
+        return is_other or partition.partition >= known.partitions

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions that come into being while a consumer runs: of a topic that was created again, added to a topic, or of a
+new topic that a pattern matches. No record in them is skipped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kcodec import TopicPartition
+from kcodec.broker import Broker
+from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
+from kcodec.errors import BrokerError, OffsetOutOfRangeError
+from kcodec.testing.kafka import ApacheKafka
+
+PATIENCE_SECONDS = 30.0
+OLD, NEW = [b"old %d" % number for number in range(3)], [b"new %d" % number for number in range(6)]
+
+
+class Cluster:
+    """A broker with what the tests do to its topics."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self.servers, self.topic = servers, name
+        self.admin = Admin(bootstrap_servers=servers)
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        """Create a topic, also if a topic of this name is being deleted."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                self.admin.create_topics([NewTopic(topic, num_partitions=partitions)])
+                return
+            except BrokerError as error:
+                assert error.name == "TOPIC_ALREADY_EXISTS" and time.monotonic() < deadline
+                time.sleep(0.02)
+
+    def create_again(self) -> None:
+        """Delete the topic, and create it with new records."""
+        self.admin.delete_topics([self.topic])
+        self.create(self.topic)
+        self.write(self.topic, NEW)
+
+    def write(self, topic: str, values: list[bytes], partition: int = 0) -> None:
+        """Write records with another producer for each call, which knows the present topic."""
+        with Producer(bootstrap_servers=self.servers) as producer:
+            for value in values:
+                producer.send(topic, value, partition=partition)
+
+    def consumer(self, **options: Any) -> Consumer:
+        """Return a consumer that notices changes within half a second."""
+        return Consumer(**{"bootstrap_servers": self.servers, "metadata_max_age_ms": 500, **options})
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    name = f"topic-{time.monotonic_ns()}"
+    if request.param == "embedded":
+        with Broker(auto_create_topics=False) as broker:
+            found = Cluster(broker.bootstrap_servers, name)
+            with found.admin:
+                yield found
+    else:
+        kafka: ApacheKafka = request.getfixturevalue("apache_kafka")
+        found = Cluster(kafka.bootstrap_servers, name)
+        with found.admin:
+            yield found
+
+
+def read(poll: Callable[[float], Any], count: int) -> list[bytes]:
+    """Poll until this number of records has arrived."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        found += [record.value for record in poll(0.5)]
+    return found
+
+
+@pytest.mark.parametrize("auto_offset_reset", ["earliest", "latest"])
+@pytest.mark.parametrize("how", ["classic", "consumer", "assign", "no group"])
+def test_a_topic_that_is_created_again_is_read_from_its_start(
+    cluster: Cluster, how: str, auto_offset_reset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create(cluster.topic)
+    options: dict[str, Any] = {"auto_offset_reset": auto_offset_reset}
+    if how != "no group":
+        options["group_id"] = f"group-{cluster.topic}"
+    if how == "consumer":
+        options["group_protocol"] = "consumer"
+    with cluster.consumer(**options) as consumer:
+        if how in ("classic", "consumer"):
+            consumer.subscribe(cluster.topic)
+        else:
+            consumer.assign([TopicPartition(cluster.topic, 0)])
+        consumer.poll(0.0)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not consumer.assignment() and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        consumer.position(TopicPartition(cluster.topic, 0), PATIENCE_SECONDS)
+        cluster.write(cluster.topic, OLD)
+        assert read(consumer.poll, len(OLD)) == OLD
+        cluster.create_again()
+        assert read(consumer.poll, len(NEW)) == NEW
+        if "group_id" in options:
+            consumer.commit()
+            committed = consumer.committed([TopicPartition(cluster.topic, 0)])[TopicPartition(cluster.topic, 0)]
+            assert committed is not None and committed.offset == len(NEW)
+    if how in ("assign", "no group"):  # with a group, a rebalance may have been first
+        assert "the topic was deleted and created again. Reading continues at the first offset" in caplog.text
+
+
+def test_without_a_reset_a_topic_that_is_created_again_is_an_error(cluster: Cluster) -> None:
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition = TopicPartition(cluster.topic, 0)
+    with cluster.consumer(auto_offset_reset="none") as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        assert read(consumer.poll, len(OLD)) == OLD
+        cluster.create_again()
+        with pytest.raises(OffsetOutOfRangeError, match="was deleted and created again, so that the position 3 is"):
+            read(consumer.poll, len(NEW))
+        consumer.seek(partition, 1)
+        assert read(consumer.poll, len(NEW) - 1) == NEW[1:]
+
+
+def test_a_paused_partition_of_a_topic_that_is_created_again_stays_paused(cluster: Cluster) -> None:
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition = TopicPartition(cluster.topic, 0)
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        assert read(consumer.poll, len(OLD)) == OLD
+        consumer.pause(partition)
+        cluster.create_again()
+        state = consumer._core.assignment.partitions[partition]
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while consumer._core.assignment.partitions[partition] is state and time.monotonic() < deadline:
+            assert not consumer.poll(0.1)
+        assert consumer.paused() == {partition} and not consumer.poll(0.5)
+        consumer.resume(partition)
+        assert read(consumer.poll, len(NEW)) == NEW
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_partitions_that_are_added_are_read_from_their_start(cluster: Cluster, group_protocol: str) -> None:
+    """Producers write to them before the consumer knows them, and "latest" is for the time of the subscription."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    with cluster.consumer(group_id=f"group-{cluster.topic}", group_protocol=group_protocol) as consumer:
+        consumer.subscribe(cluster.topic)
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        consumer.position(TopicPartition(cluster.topic, 0), PATIENCE_SECONDS)
+        cluster.admin.create_partitions({cluster.topic: 3})
+        for partition in range(3):
+            cluster.write(cluster.topic, NEW[2 * partition : 2 * partition + 2], partition)
+        assert sorted(read(consumer.poll, len(NEW))) == NEW  # and none of OLD, which were there before
+
+
+def test_a_new_topic_of_a_pattern_is_read_from_its_start(cluster: Cluster) -> None:
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    with cluster.consumer(group_id=f"group-{cluster.topic}") as consumer:
+        consumer.subscribe(pattern=cluster.topic + ".*")
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        consumer.position(TopicPartition(cluster.topic, 0), PATIENCE_SECONDS)
+        other = cluster.topic + "-other"
+        cluster.create(other)
+        cluster.write(other, NEW)
+        assert read(consumer.poll, len(NEW)) == NEW
+
+
+def test_a_session_reads_a_topic_that_is_created_again_from_its_start(cluster: Cluster) -> None:
+    """Also after an abort: the session returns to positions of the new topic only."""
+    cluster.create(cluster.topic)
+    cluster.create(cluster.topic + "-out")
+    cluster.write(cluster.topic, OLD)
+    options: Any = {"metadata_max_age_ms": 500, "bootstrap_servers": cluster.servers, "topics": [cluster.topic]}
+    name = f"session-{cluster.topic}"
+    found: list[bytes] = []
+    with GroupTransactSession(group_id=name, transactional_id=name, **options) as session:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        is_created_again = False
+        while not set(NEW) <= set(found) and time.monotonic() < deadline:
+            with session.transaction() as transaction:
+                records = transaction.poll(0.5)
+                for record in records:
+                    transaction.send(cluster.topic + "-out", record.value)
+                if records and not is_created_again:
+                    is_created_again = True
+                    cluster.create_again()
+            if transaction.committed:
+                found += [record.value for record in records]
+    assert set(NEW) <= set(found) and len(found) == len(set(found))
