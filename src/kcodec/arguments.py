@@ -75,6 +75,13 @@ def partitions_of(
     return [_partition(each, parameter) for each in given]
 
 
+def partitions_in(given: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:
+    """Return the partitions of a call that takes them one by one, as in `pause(first, second)`. One list of them, as in
+    `pause(consumer.assignment())`, is accepted, too. Raise the errors of `partitions_of`."""
+    is_list = len(given) == 1 and not isinstance(given[0], tuple) and _is_list(given[0])
+    return partitions_of(cast("Iterable[TopicPartition]", given[0] if is_list else given))
+
+
 def check_seconds(timeout: float | None, call: str) -> None:
     """Raise TypeError for a timeout that is not a number of seconds or None, ValueError for NaN. call: its name."""
     if timeout is None:

@@ -82,3 +82,20 @@ def test_a_mistaken_timeout_of_a_session_is_refused(kcodec_broker: Broker) -> No
                 call(mistaken)
         with session.transaction() as transaction:
             assert transaction.poll(10.0)
+
+
+def test_a_list_of_partitions_is_accepted_where_several_are(kcodec_broker: Broker) -> None:
+    """`pause(consumer.assignment())` is what programs for other clients contain."""
+    kcodec_broker.seed("orders", [b"1", b"2"])
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers) as consumer:
+        consumer.assign([ORDERS])
+        consumer.pause(consumer.assignment())
+        assert consumer.paused() == {ORDERS}
+        consumer.resume([ORDERS])
+        assert not consumer.paused()
+        consumer.seek_to_end([ORDERS])
+        assert consumer.position(ORDERS, 10.0) == 2
+        consumer.seek_to_beginning([])  # of none of them
+        assert consumer.position(ORDERS, 10.0) == 2
+        consumer.seek_to_beginning(("orders", 0))  # type: ignore[arg-type]
+        assert consumer.position(ORDERS, 10.0) == 0

@@ -152,3 +152,14 @@ def test_an_invalid_key_blocks_the_commit_of_its_transaction(kcodec_broker: Brok
                 producer.commit_transaction()
             producer.abort_transaction()
             assert producer.partitions_for(topic) == 3
+
+
+@pytest.mark.parametrize("table", [[b"1", b"2"], "records", None])
+def test_what_is_no_table_is_refused_by_its_type(kcodec_broker: Broker, table: Any) -> None:
+    with (
+        Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer,
+        pytest.raises(
+            TypeError, match=rf"^table must be a pyarrow.Table, .*, got {type(table).__name__}; send records"
+        ),
+    ):
+        producer.send_arrow("orders", table)

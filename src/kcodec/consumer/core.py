@@ -16,7 +16,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import Record
-from kcodec.arguments import by_partition, check_seconds, partitions_of
+from kcodec.arguments import by_partition, check_seconds, partitions_in, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer import lag as lags
@@ -502,16 +502,16 @@ class ConsumerCore:
             raise ValueError("enforce_rebalance needs a subscription; call subscribe() first")
         self.membership.request_rejoin(reason)
 
-    def pause(self, *partitions: TopicPartition) -> Flow[None]:
+    def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
         """Stop the delivery of these partitions until `resume`. Fetched data is kept. Raise ValueError for a partition
         that is not assigned."""
         yield from ()
-        self.assignment.pause(partitions_of(partitions), True)
+        self.assignment.pause(partitions_in(partitions), True)
 
-    def resume(self, *partitions: TopicPartition) -> Flow[None]:
+    def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
         """Deliver records of these partitions again."""
         yield from ()
-        self.assignment.pause(partitions_of(partitions), False)
+        self.assignment.pause(partitions_in(partitions), False)
 
     # Polling
 
@@ -728,23 +728,25 @@ class ConsumerCore:
         self.assignment.seek(name, target.offset, target.leader_epoch)
         self.fetcher.drop([name])
 
-    def seek_to_beginning(self, *partitions: TopicPartition) -> Flow[None]:
+    def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
         """Continue at the first offset of these partitions, or of all assigned ones if none is named.
 
         Raise ValueError if one of the partitions is not assigned, or if no partition is assigned. With a subscription,
         call this in `on_assigned`, because partitions are assigned within `poll`.
         """
         yield from ()
-        self._seek_to(partitions_of(partitions), "earliest", "seek_to_beginning")
+        self._seek_to(partitions, "earliest", "seek_to_beginning")
 
-    def seek_to_end(self, *partitions: TopicPartition) -> Flow[None]:
+    def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
         """Continue at the end of these partitions, or of all assigned ones if none is named. With read_committed, the
         end is the last stable offset. Raise ValueError as `seek_to_beginning` does."""
         yield from ()
-        self._seek_to(partitions_of(partitions), "latest", "seek_to_end")
+        self._seek_to(partitions, "latest", "seek_to_end")
 
-    def _seek_to(self, partitions: Partitions, to: str, name: str) -> None:
-        chosen = list(partitions) or list(self.assignment.partitions)
+    def _seek_to(self, partitions: tuple[TopicPartition | Iterable[TopicPartition], ...], to: str, name: str) -> None:
+        chosen = partitions_in(partitions) if partitions else list(self.assignment.partitions)
+        if partitions and not chosen:  # an empty list
+            return
         if not chosen and not self.callbacks.is_calling:  # on_assigned may have got nothing
             raise ValueError(
                 f"{name}() cannot move anything: no partition is assigned to this consumer yet; a subscription gets "

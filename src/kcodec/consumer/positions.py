@@ -101,6 +101,8 @@ class Positions:
         self._running: dict[_Group, int] = {}
         #: What ended a request otherwise than by an error of Kafka.
         self._failure: BaseException | None = None
+        #: Number of the metadata with which the ids of topics were compared last.
+        self._updates = -1
         #: Version of the state, and leader epoch with which the position was found to be valid.
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -179,7 +181,10 @@ class Positions:
         Brokers before 2.8 have no topic ids. An id that the topic had before is that of a broker that lags behind.
         """
         begun = []
+        is_newer, self._updates = self.cluster.updates != self._updates, self.cluster.updates
         for partition, state in list(self.assignment.partitions.items()):
+            if state.topic_ids and not is_newer:
+                continue
             topic_id = self.cluster.topic_id(partition.topic)
             if topic_id is None or topic_id in state.topic_ids:
                 continue

@@ -144,6 +144,11 @@ def _table(source: Any) -> pyarrow.Table:
         table = pyarrow.Table.from_batches([source])
     elif isinstance(source, pyarrow.RecordBatchReader):
         table = source.read_all()
+    elif isinstance(source, list | tuple | str | bytes | None):
+        raise TypeError(
+            "table must be a pyarrow.Table, an object with Arrow's C interface, or a mapping of names to columns, got "
+            f"{type(source).__name__}; send records one by one with send()"
+        )
     else:
         table = source if isinstance(source, pyarrow.Table) else pyarrow.table(source)
     known = {*COLUMNS, "partition"}
