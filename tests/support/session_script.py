@@ -15,6 +15,7 @@ from transaction_script import Action, Buffer, World
 from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.group.rebalance import Heartbeat
+from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import take_options
 from kcodec.errors import TransportError
 from kcodec.flow import Flow, Signal, Task, call, sleep, wait
@@ -146,6 +147,7 @@ class ScriptedConsumer:
         self.assignment = Assignment(nullcontext(), world.scheduler.call_soon)
         self.callbacks: Any = ScriptedCallbacks()
         self.wake = Signal()
+        self.known_partitions = KnownPartitions(world.cluster)
         self.settings = SETTINGS
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
         self.committed_offsets = self.fetcher = self

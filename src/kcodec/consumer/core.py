@@ -120,7 +120,7 @@ class ConsumerCore:
         )
         self.commits = Commits(
             *(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member),
-            self._positions.is_obsolete,
+            self.known_partitions.is_obsolete,
             self.known_partitions.note_commit,
         )
         self.handler: RebalanceHandler = handler or ConsumerRebalanceHandler(
@@ -474,10 +474,6 @@ class ConsumerCore:
         self.assignment.add(new, is_added=is_added)
         if held_back:
             self.assignment.hold_back(new, True)
-
-    def is_obsolete(self, partition: TopicPartition) -> bool:
-        """Return whether the position of an assigned partition is that of a topic that was deleted."""
-        return self._positions.is_obsolete(self.assignment.state(partition))
 
     def _forget_old_topic(self, partitions: list[TopicPartition]) -> None:
         self.commits.forget()

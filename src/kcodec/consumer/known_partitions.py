@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.consumer.assignment import PartitionState
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -66,6 +67,13 @@ class KnownPartitions:
         offset, topic_id = self._commits.get(partition, (-1, None))
         present = self._cluster.topic_id(partition.topic)
         return offset == committed and present is not None and topic_id != present
+
+    def is_obsolete(self, state: PartitionState) -> bool:
+        """Any thread: return whether the position of a partition is that of a topic that was deleted."""
+        name = state.topic_partition.topic
+        topic, topic_id = self._cluster.topics.get(name), self._cluster.topic_id(name)
+        is_missing = topic is not None and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return is_missing or (bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids)
 
     def is_new(self, partition: TopicPartition) -> bool:
         """Return whether a partition was created after the consumer began to read its subscription."""

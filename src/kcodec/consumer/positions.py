@@ -167,13 +167,6 @@ class Positions:
             self._failure = task.error
             self._rouse()
 
-    def is_obsolete(self, state: PartitionState) -> bool:
-        """Return whether the position of a partition is that of a topic that was deleted. Any thread."""
-        name = state.topic_partition.topic
-        topic, topic_id = self.cluster.topics.get(name), self.cluster.topic_id(name)
-        is_missing = topic is not None and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return is_missing or (bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids)
-
     def _note_topic_ids(self) -> None:
         """Read a topic that was deleted and created again from its beginning: no record of it was read yet. At its old
         position, the consumer would skip records of the new topic without notice.

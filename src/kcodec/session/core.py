@@ -330,7 +330,8 @@ class GroupSession:
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return these offsets without those of topics that were deleted, which a new topic must not get."""
-        return {name: offset for name, offset in offsets.items() if not self.consumer.is_obsolete(name)}
+        partitions, known = self.consumer.assignment.partitions, self.consumer.known_partitions
+        return {name: offset for name, offset in offsets.items() if not known.is_obsolete(partitions[name])}
 
     def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
         """Wait until the transaction is complete, at most `timeout` seconds. Its commit takes the lock of the group,
