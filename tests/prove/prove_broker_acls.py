@@ -3,10 +3,10 @@
 
     python tests/prove/prove_broker_acls.py [--results FOLDER]
 
-Both brokers have an authorizer, and users that log in with PLAIN. There is a user for each operation that it is allowed,
-for each operation that it is denied, and for hosts and prefixes (tests/support/broker_acls.py). Every user sends the
-same requests of every API. The administrator sends valid and invalid requests for ACLs. The responses must be equal. The
-exit status is 0 if everything is equal. Written to broker_acls.txt in tests/results (or FOLDER).
+Both brokers have an authorizer, and users that log in with PLAIN. One user has only one operation, another one has all
+others, and so for each operation; further users have ACLs with hosts and prefixes (tests/support/broker_acls.py). Every
+user sends the same requests of every API. The administrator sends valid and invalid requests for ACLs. The responses
+must be equal. The exit status is 0 if everything is equal. Written to broker-acls.txt in tests/results (or FOLDER).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> int:
     head += ["", f"{len(total)} users, {total.total()} requests, {failed.total()} different", *lines]
     text = "\n".join(head) + "\n"
     print(text)
-    (arguments.results / "broker_acls.txt").write_text(text, encoding="utf-8")
+    (arguments.results / "broker-acls.txt").write_text(text, encoding="utf-8")
     return 1 if lines else 0
 
 

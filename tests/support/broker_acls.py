@@ -29,8 +29,8 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 ALL = Operation.ALL
 #: Settings of the embedded broker, and the same ones of Apache Kafka.
-SETTINGS = {"group_consumer_session_timeout_ms": 600_000, "offsets_topic_partitions": 2}
-KAFKA_SETTINGS = {
+SETTINGS: dict[str, Any] = {"group_consumer_session_timeout_ms": 600_000, "offsets_topic_partitions": 2}
+KAFKA_SETTINGS: dict[str, Any] = {
     "auto_create_topics_enable": True,
     "group_consumer_max_session_timeout_ms": 600_000,
     "group_consumer_session_timeout_ms": 600_000,
@@ -319,9 +319,7 @@ def compare(kafka: str, embedded: str, users: Iterable[str]) -> Iterator[tuple[s
         time.sleep(SECONDS_OF_METADATA)  # the topics that were created and deleted are known to Apache Kafka
     for group_id, user in (("open", "all-open"), ("all", "all"), ("none", "no-topic-describe")):
         if user in chosen:
-            found = [
-                one.join(AclClient(one.address, user), group_id, pattern="open|closed") for one in (theirs, ours)
-            ]
+            found = [one.join(AclClient(one.address, user), group_id, pattern="open|closed") for one in (theirs, ours)]
             yield user, "ConsumerGroupHeartbeat with a regular expression", *found
 
 
@@ -467,7 +465,9 @@ def cases(user: str, ids: dict[str, UUID]) -> dict[str, Case]:
         "Metadata that creates": (m.MetadataRequest(topics=[m.MetadataRequestTopic(name=f"made-{user}")]), 9),
         "DescribeTopicPartitions": (
             m.DescribeTopicPartitionsRequest(
-                topics=[m.DescribeTopicPartitionsTopic(name=name) for name in three], response_partition_limit=100, cursor=None
+                topics=[m.DescribeTopicPartitionsTopic(name=name) for name in three],
+                response_partition_limit=100,
+                cursor=None,
             ),
             0,
         ),
@@ -702,9 +702,7 @@ def cases(user: str, ids: dict[str, UUID]) -> dict[str, Case]:
         ),
         "AlterConfigs": (alter(m.AlterConfigsRequest, m.AlterConfigsResource, m.AlterableConfig), 2),
         "IncrementalAlterConfigs": (
-            alter(
-                m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsResource, m.IncrementalAlterableConfig
-            ),
+            alter(m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsResource, m.IncrementalAlterableConfig),
             1,
         ),
         "IncrementalAlterConfigs of the broker": (
@@ -785,7 +783,6 @@ def cases(user: str, ids: dict[str, UUID]) -> dict[str, Case]:
             3,
         ),
     }
-
 
 
 def acl_cases() -> dict[str, Case]:

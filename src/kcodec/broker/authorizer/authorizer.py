@@ -9,15 +9,16 @@ from typing import Protocol
 from kcodec.broker.authorizer.acls import WILDCARD, AclTable, Operation, PatternType, Permission
 
 
-class Client(Protocol):
-    """The client whose request is checked: its principal, such as "User:alice", and its IP address as Java writes
-    it."""
+class Requester(Protocol):
+    """The client whose request is checked."""
 
     @property
-    def principal(self) -> str: ...
+    def principal(self) -> str:
+        """The principal, such as "User:alice"."""
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The IP address, as Java writes it."""
 
 
 class Authorizer:
@@ -32,7 +33,7 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._allows_without_acl = allows_without_acl
 
-    def allows(self, client: Client, operation: int, resource_type: int, name: str) -> bool:
+    def allows(self, client: Requester, operation: int, resource_type: int, name: str) -> bool:
         """Return whether a client may do an operation on a resource."""
         principal, host = client.principal, client.address
         if principal in self._super_users:
@@ -46,7 +47,7 @@ class Authorizer:
                 is_allowed = True
         return is_allowed or (self._allows_without_acl and not has_acl)
 
-    def allows_any(self, client: Client, operation: int, resource_type: int) -> bool:
+    def allows_any(self, client: Requester, operation: int, resource_type: int) -> bool:
         """Return whether a client may do an operation on at least one resource of a type
         (Authorizer.authorizeByResourceType)."""
         if self.allows(client, operation, resource_type, "hardcode"):  # as in Kafka, for super users
@@ -66,7 +67,7 @@ class Authorizer:
             for kind, name in allowed
         )
 
-    def operations(self, client: Client, resource_type: int, name: str, supported: int) -> int:
+    def operations(self, client: Requester, resource_type: int, name: str, supported: int) -> int:
         """Return the operations that a client may do on a resource, as bits (KIP-430).
 
         supported: The operations that resources of this type have, as bits.

@@ -14,7 +14,7 @@ from kcodec.broker.api import Api, Handler
 from kcodec.broker.authorizer import steps
 from kcodec.broker.authorizer.acls import Operation, ResourceType
 from kcodec.broker.authorizer.authorizer import Authorizer
-from kcodec.broker.authorizer.calls import Call, Step, each, hide, restrict, whole
+from kcodec.broker.authorizer.checked_request import CheckedRequest, Step, each, hide, restrict, whole
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
@@ -108,4 +108,4 @@ def with_checks(apis: dict[int, Api], authorizer: Authorizer, host: AdminHost) -
 
 
 def _checked(step: Step, handle: Handler, authorizer: Authorizer, host: AdminHost) -> Handler:
-    return lambda context, request: step(Call(context, request, partial(handle, context), authorizer, host))
+    return lambda context, request: step(CheckedRequest(context, request, partial(handle, context), authorizer, host))

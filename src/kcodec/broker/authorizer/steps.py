@@ -8,7 +8,7 @@ from typing import Any
 from kcodec.broker.admin.configs import changes_of, check_changes
 from kcodec.broker.api import CLOSE, ApiError
 from kcodec.broker.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
-from kcodec.broker.authorizer.calls import Call, IsHandled, Step, changed, restrict_one, whole
+from kcodec.broker.authorizer.checked_request import CheckedRequest, IsHandled, Step, changed, restrict_one, whole
 from kcodec.broker.error_responses import error_response
 from kcodec.broker.produce import first_batch
 from kcodec.broker.topics import INTERNAL_TOPICS
@@ -29,7 +29,7 @@ _TOPIC_OPERATIONS, _CLUSTER_OPERATIONS = "topic_authorized_operations", "cluster
 # Produce and transactions
 
 
-def transactional_records(call: Call) -> Any:
+def transactional_records(call: CheckedRequest) -> Any:
     """Check WRITE on the transactional id if a batch is transactional."""
     request, version = call.request, call.context.api_version
     records = (data.records for topic in request.topic_data for data in topic.partition_data)
@@ -41,7 +41,7 @@ def transactional_records(call: Call) -> Any:
     return call.pass_on()
 
 
-def init_producer_id(call: Call) -> Any:
+def init_producer_id(call: CheckedRequest) -> Any:
     """Check WRITE on the transactional id. Without one, the client needs WRITE on any topic."""
     name, code = call.request.transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if name is None:
@@ -56,7 +56,7 @@ def init_producer_id(call: Call) -> Any:
     return messages.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-def add_partitions(call: Call) -> Any:
+def add_partitions(call: CheckedRequest) -> Any:
     """Check WRITE on the transactional id and on each topic. If one is refused, no partition is added.
 
     From version 4 on, the request comes from brokers.
@@ -78,7 +78,7 @@ def add_partitions(call: Call) -> Any:
     return messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results_of(codes))
 
 
-def hide_topics(call: Call) -> Any:
+def hide_topics(call: CheckedRequest) -> Any:
     """Hide the topics of transactions that the client may not describe."""
 
     def change(response: messages.DescribeTransactionsResponse) -> None:
@@ -91,7 +91,7 @@ def hide_topics(call: Call) -> Any:
 # Topics
 
 
-def metadata(call: Call) -> Any:
+def metadata(call: CheckedRequest) -> Any:
     """Check DESCRIBE on each topic, and CREATE on a topic that the request would create."""
     request, settings = call.request, call.host.settings
     wants_all = request.topics is None or (call.context.api_version == 0 and not request.topics)
@@ -124,11 +124,11 @@ def metadata(call: Call) -> Any:
     return call.pass_on(change) if wants_all else call.pass_on(change, topics=allowed)
 
 
-def _may_create(call: Call, topic: str) -> bool:
+def _may_create(call: CheckedRequest, topic: str) -> bool:
     return call.may_cluster(Operation.CREATE) or call.may(Operation.CREATE, TOPIC, topic)
 
 
-def describe_topic_partitions(call: Call) -> Any:
+def describe_topic_partitions(call: CheckedRequest) -> Any:
     """Check DESCRIBE on each topic. A request for all topics gets only those that the client may describe."""
     request, first = call.request, "" if call.request.cursor is None else call.request.cursor.topic_name
     names = [one.name for one in request.topics] or call.host.topics.names()
@@ -149,17 +149,17 @@ def describe_topic_partitions(call: Call) -> Any:
     return call.pass_on(change, topics=[messages.DescribeTopicPartitionsTopic(name=name) for name in allowed])
 
 
-def is_named_twice(call: Call, one: Any) -> bool:
+def is_named_twice(call: CheckedRequest, one: Any) -> bool:
     """Return whether a request names a topic twice."""
-    return sum(other.name == one.name for other in call.request.topics) > 1
+    return [other.name for other in call.request.topics].count(one.name) > 1
 
 
-def cannot_be_created(call: Call, one: Any) -> bool:
+def cannot_be_created(call: CheckedRequest, one: Any) -> bool:
     """Return whether CreateTopics refuses a topic because of its name."""
     return is_named_twice(call, one) or one.name == CLUSTER_METADATA_TOPIC
 
 
-def hide_configs(call: Call) -> Any:
+def hide_configs(call: CheckedRequest) -> Any:
     """Hide the configurations of a new topic without DESCRIBE_CONFIGS."""
 
     def change(response: messages.CreateTopicsResponse) -> None:
@@ -171,7 +171,7 @@ def hide_configs(call: Call) -> Any:
     return call.pass_on(change)
 
 
-def delete_topics(call: Call) -> Any:
+def delete_topics(call: CheckedRequest) -> Any:
     """Check DELETE on the cluster or the topic. Do not disclose which topics exist, or the name of a topic id."""
     if call.may_cluster(Operation.DELETE):
         return call.pass_on()
@@ -200,7 +200,7 @@ def delete_topics(call: Call) -> Any:
 # Groups
 
 
-def find_coordinator(call: Call) -> Any:
+def find_coordinator(call: CheckedRequest) -> Any:
     """Check DESCRIBE on each group or transactional id."""
     version, request = call.context.api_version, call.request
     kind = _COORDINATOR_KEYS.get(request.key_type if version else 0)
@@ -211,14 +211,14 @@ def find_coordinator(call: Call) -> Any:
     return call.pass_on() if call.may(Operation.DESCRIBE, kind, request.key) else call.refuse(kind)
 
 
-def subscription(call: Call) -> Any:
+def subscription(call: CheckedRequest) -> Any:
     """Check DESCRIBE on each topic of a subscription by names."""
     if all(map(call.describes, call.request.subscribed_topic_names or ())):
         return call.pass_on()
     return messages.ConsumerGroupHeartbeatResponse(error_code=_TOPIC_CODE)
 
 
-def offset_fetch(call: Call) -> Any:
+def offset_fetch(call: CheckedRequest) -> Any:
     """Check DESCRIBE on each group, and on each topic of a group. A request for all topics of a group gets only those
     that the client may describe."""
     has_groups = call.context.api_version >= 8
@@ -256,7 +256,7 @@ def offset_fetch(call: Call) -> Any:
     return call.pass_on(change, groups=allowed) if has_groups else call.pass_on(change, topics=allowed[0].topics)
 
 
-def hide_members(call: Call) -> Any:
+def hide_members(call: CheckedRequest) -> Any:
     """Hide the members of a group if one of them has a topic that the client may not describe."""
 
     def change(response: messages.ConsumerGroupDescribeResponse) -> None:
@@ -282,7 +282,7 @@ def hide_members(call: Call) -> Any:
 def configs(operation: Operation, *, handled: IsHandled | None = None) -> Step:
     """Check an operation on the resource of each configuration."""
 
-    def step(call: Call) -> Any:
+    def step(call: CheckedRequest) -> Any:
         def refusal_of(one: Any) -> ResourceType | None:
             kind = _CONFIG_RESOURCES.get(one.resource_type)
             if kind is None or (handled is not None and handled(call, one)):
@@ -295,22 +295,22 @@ def configs(operation: Operation, *, handled: IsHandled | None = None) -> Step:
     return step
 
 
-def is_invalid_change(call: Call, one: Any) -> bool:
+def is_invalid_change(call: CheckedRequest, one: Any) -> bool:
     """Return whether a change of configurations is refused before the check."""
     try:
         check_changes(changes_of(one))
     except ApiError:
         return True
-    key = (one.resource_type, one.resource_name)
-    return sum((other.resource_type, other.resource_name) == key for other in call.request.resources) > 1
+    keys = [(other.resource_type, other.resource_name) for other in call.request.resources]
+    return keys.count((one.resource_type, one.resource_name)) > 1
 
 
-def cluster_operations(call: Call) -> Any:
+def cluster_operations(call: CheckedRequest) -> Any:
     """Remove the operations that the client may not do from the response."""
     return call.pass_on(lambda response: _restrict_cluster(call, response))
 
 
-def _restrict_cluster(call: Call, response: Any) -> None:
+def _restrict_cluster(call: CheckedRequest, response: Any) -> None:
     if call.may_cluster(Operation.DESCRIBE):
         restrict_one(call, response, _CLUSTER_OPERATIONS, CLUSTER, CLUSTER_NAME)
     elif getattr(response, _CLUSTER_OPERATIONS) > 0:
@@ -338,7 +338,8 @@ def no_replicas(request: messages.AlterReplicaLogDirsRequest) -> messages.AlterR
 
 def no_users(request: messages.AlterUserScramCredentialsRequest) -> messages.AlterUserScramCredentialsResponse:
     """Return the response to a client without ALTER on the cluster."""
-    names = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    changes: list[Any] = [*request.deletions, *request.upsertions]
+    names = dict.fromkeys(one.name for one in changes)
     result, text = messages.AlterUserScramCredentialsResult, "Cluster authorization failed."
     return messages.AlterUserScramCredentialsResponse(
         results=[result(user=name, error_code=_CLUSTER_CODE, error_message=text) for name in names]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request on its way to its handler, and the steps that are the same for many APIs.
+"""A request on its way to its handler, and the steps that many APIs have.
 
 A step refuses a request or a part of it, or hides a part of the response. It passes the rest on to the next step or the
 handler, even if no part is left, because some errors of a request as a whole come first.
@@ -33,7 +33,7 @@ _NOT_REQUESTED = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CheckedRequest:
     """A request, and what its client may do. `handle` is the next step or the handler."""
 
     context: RequestContext
@@ -97,9 +97,9 @@ class Call:
         return CLOSE if result is None else result
 
 
-Step = Callable[[Call], Any]
+Step = Callable[[CheckedRequest], Any]
 #: Returns whether an element of a request has an error of the handler, which comes before the check.
-IsHandled = Callable[[Call, Any], bool]
+IsHandled = Callable[[CheckedRequest, Any], bool]
 
 
 def whole(
@@ -114,7 +114,7 @@ def whole(
     refusal: Returns the response, if it is not the usual one.
     """
 
-    def step(call: Call) -> Any:
+    def step(call: CheckedRequest) -> Any:
         name = CLUSTER_NAME if field is None else getattr(call.request, field)
         if any(call.may(one, kind, name) for one in operations):
             return call.pass_on()
@@ -138,7 +138,7 @@ def each(
     text:       Message of their errors.
     """
 
-    def step(call: Call) -> Any:
+    def step(call: CheckedRequest) -> Any:
         may_all = call.may_cluster(or_cluster)
 
         def refusal_of(one: Any) -> ResourceType | None:
@@ -156,7 +156,7 @@ def hide(
 ) -> Step:
     """Remove the elements of a list of the response if the client may not do an operation on their resources."""
 
-    def step(call: Call) -> Any:
+    def step(call: CheckedRequest) -> Any:
         def change(response: Any) -> None:
             kept = [one for one in getattr(response, field) if call.may(operation, kind, getattr(one, name))]
             setattr(response, field, kept)
@@ -169,7 +169,7 @@ def hide(
 def restrict(kind: ResourceType, field: str, name: str) -> Step:
     """Remove the operations that the client may not do from the elements of a list of the response."""
 
-    def step(call: Call) -> Any:
+    def step(call: CheckedRequest) -> Any:
         def change(response: Any) -> None:
             for one in getattr(response, field):
                 restrict_one(call, one, "authorized_operations", kind, getattr(one, name))
@@ -179,7 +179,7 @@ def restrict(kind: ResourceType, field: str, name: str) -> Step:
     return step
 
 
-def restrict_one(call: Call, one: Any, field: str, kind: ResourceType, name: str) -> None:
+def restrict_one(call: CheckedRequest, one: Any, field: str, kind: ResourceType, name: str) -> None:
     """Remove the operations that the client may not do from a field with all operations, if they were requested."""
     supported = getattr(one, field)
     if supported != _NOT_REQUESTED:
