@@ -319,8 +319,10 @@ def compare(kafka: str, embedded: str, users: Iterable[str]) -> Iterator[tuple[s
         time.sleep(SECONDS_OF_METADATA)  # the topics that were created and deleted are known to Apache Kafka
     for group_id, user in (("open", "all-open"), ("all", "all"), ("none", "no-topic-describe")):
         if user in chosen:
-            found = [one.join(AclClient(one.address, user), group_id, pattern="open|closed") for one in (theirs, ours)]
-            yield user, "ConsumerGroupHeartbeat with a regular expression", *found
+            their_topics, our_topics = (
+                one.join(AclClient(one.address, user), group_id, pattern="open|closed") for one in (theirs, ours)
+            )
+            yield user, "ConsumerGroupHeartbeat with a regular expression", their_topics, our_topics
 
 
 # The requests.
@@ -789,7 +791,7 @@ def acl_cases() -> dict[str, Case]:
     """Requests of the administrator about ACLs: invalid ones, duplicates, and filters."""
     m = messages
     good: Acl = (TOPIC, "acl-topic", LITERAL, Operation.READ, ALLOW, "*")
-    invalid = {
+    invalid: dict[str, dict[str, Any]] = {
         "an unknown resource type": {"resource_type": 99},
         "any resource type": {"resource_type": 1},
         "resource type 0": {"resource_type": 0},
