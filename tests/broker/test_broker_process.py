@@ -176,9 +176,9 @@ def test_a_process_checks_permissions(tmp_path: Path) -> None:
             else:
                 with pytest.raises(AuthorizationError):
                     delivery.result(30)
-    with process(*words, "alice", "--allow-everyone-if-no-acl-found", folder=tmp_path) as (_, address):
-        with Producer(bootstrap_servers=address) as producer:
-            producer.send("t", b"v").result(30)
+    more = (*words, "alice", "--allow-everyone-if-no-acl-found")
+    with process(*more, folder=tmp_path) as (_, address), Producer(bootstrap_servers=address) as producer:
+        producer.send("t", b"v").result(30)
 
 
 @pytest.mark.parametrize(
