@@ -601,7 +601,7 @@ def cases(user: str, ids: dict[str, UUID]) -> dict[str, Case]:
         "DescribeTransactions": (m.DescribeTransactionsRequest(transactional_ids=three), 0),
         "ListTransactions": (m.ListTransactionsRequest(), 1),
         **{
-            f"JoinGroup of {name}": (
+            f"JoinGroup of {name}, version {version}": (
                 m.JoinGroupRequest(
                     group_id=name,
                     session_timeout_ms=10_000,
@@ -609,9 +609,10 @@ def cases(user: str, ids: dict[str, UUID]) -> dict[str, Case]:
                     protocol_type="consumer",
                     protocols=[m.JoinGroupRequestProtocol(name="range", metadata=b"")],
                 ),
-                5,
+                version,
             )
             for name in ("open", "closed")
+            for version in (5, 9)
         },
         **{
             f"SyncGroup of {name}": (

@@ -14,7 +14,7 @@ from kcodec.broker.api import Api, Handler
 from kcodec.broker.authorizer import steps
 from kcodec.broker.authorizer.acls import Operation, ResourceType
 from kcodec.broker.authorizer.authorizer import Authorizer
-from kcodec.broker.authorizer.checked_request import CheckedRequest, Step, each, hide, restrict, whole
+from kcodec.broker.authorizer.checked_request import CheckedRequest, Step, code_only, each, hide, restrict, whole
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
@@ -62,11 +62,11 @@ CHECKS: dict[str, tuple[Step, ...] | str] = {
     "JoinGroup": (_MEMBER,),
     "SyncGroup": (_MEMBER,),
     "Heartbeat": (_MEMBER,),
-    "LeaveGroup": (_MEMBER,),
-    "ConsumerGroupHeartbeat": (_MEMBER, steps.subscription),
+    "LeaveGroup": (whole(GROUP, READ, field="group_id", refusal=code_only),),
+    "ConsumerGroupHeartbeat": (whole(GROUP, READ, field="group_id", refusal=code_only), steps.subscription),
     "OffsetCommit": (_MEMBER, each("topics", TOPIC, READ)),
     "OffsetFetch": (steps.offset_fetch,),
-    "OffsetDelete": (whole(GROUP, DELETE, field="group_id"), each("topics", TOPIC, READ)),
+    "OffsetDelete": (whole(GROUP, DELETE, field="group_id", refusal=code_only), each("topics", TOPIC, READ)),
     "DescribeGroups": (each("groups", GROUP, DESCRIBE), restrict(GROUP, "groups", "group_id")),
     "ConsumerGroupDescribe": (
         each("group_ids", GROUP, DESCRIBE),
@@ -82,8 +82,8 @@ CHECKS: dict[str, tuple[Step, ...] | str] = {
     "ListConfigResources": (whole(CLUSTER, DESCRIBE_CONFIGS),),
     # The cluster
     "DescribeCluster": (steps.cluster_operations,),
-    "DescribeQuorum": (whole(CLUSTER, DESCRIBE),),
-    "DescribeLogDirs": (whole(CLUSTER, DESCRIBE, refusal=steps.no_log_dirs),),
+    "DescribeQuorum": (whole(CLUSTER, DESCRIBE, refusal=code_only),),
+    "DescribeLogDirs": (whole(CLUSTER, DESCRIBE, refusal=code_only),),
     "AlterReplicaLogDirs": (whole(CLUSTER, ALTER, refusal=steps.no_replicas),),
     "ElectLeaders": (whole(CLUSTER, ALTER),),
     "AlterPartitionReassignments": (whole(CLUSTER, ALTER),),

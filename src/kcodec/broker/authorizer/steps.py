@@ -8,7 +8,15 @@ from typing import Any
 from kcodec.broker.admin.configs import changes_of, check_changes
 from kcodec.broker.api import CLOSE, ApiError
 from kcodec.broker.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
-from kcodec.broker.authorizer.checked_request import CheckedRequest, IsHandled, Step, changed, restrict_one, whole
+from kcodec.broker.authorizer.checked_request import (
+    CheckedRequest,
+    IsHandled,
+    Step,
+    changed,
+    code_only,
+    restrict_one,
+    whole,
+)
 from kcodec.broker.error_responses import error_response
 from kcodec.broker.produce import first_batch
 from kcodec.broker.topics import INTERNAL_TOPICS
@@ -63,7 +71,7 @@ def add_partitions(call: CheckedRequest) -> Any:
     """
     request = call.request
     if call.context.api_version >= 4:
-        return whole(CLUSTER, Operation.CLUSTER_ACTION)(call)
+        return whole(CLUSTER, Operation.CLUSTER_ACTION, refusal=code_only)(call)
     if not call.may(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
         return call.refuse(TRANSACTIONAL_ID)
     codes = {}
@@ -317,18 +325,13 @@ def _restrict_cluster(call: CheckedRequest, response: Any) -> None:
         setattr(response, _CLUSTER_OPERATIONS, 0)
 
 
-def no_log_dirs(request: messages.DescribeLogDirsRequest) -> messages.DescribeLogDirsResponse:
-    """Return the response to a client without DESCRIBE on the cluster."""
-    return messages.DescribeLogDirsResponse(error_code=_CLUSTER_CODE)
-
-
-def no_replicas(request: messages.AlterReplicaLogDirsRequest) -> messages.AlterReplicaLogDirsResponse:
+def no_replicas(request: messages.AlterReplicaLogDirsRequest, code: ErrorCode) -> Any:
     """Return the response to a client without ALTER on the cluster."""
     result = messages.AlterReplicaLogDirPartitionResult
     results = [
         messages.AlterReplicaLogDirTopicResult(
             topic_name=topic.name,
-            partitions=[result(partition_index=number, error_code=_CLUSTER_CODE) for number in topic.partitions],
+            partitions=[result(partition_index=number, error_code=code) for number in topic.partitions],
         )
         for directory in request.dirs
         for topic in directory.topics
@@ -336,11 +339,11 @@ def no_replicas(request: messages.AlterReplicaLogDirsRequest) -> messages.AlterR
     return messages.AlterReplicaLogDirsResponse(results=results)
 
 
-def no_users(request: messages.AlterUserScramCredentialsRequest) -> messages.AlterUserScramCredentialsResponse:
+def no_users(request: messages.AlterUserScramCredentialsRequest, code: ErrorCode) -> Any:
     """Return the response to a client without ALTER on the cluster."""
     changes: list[Any] = [*request.deletions, *request.upsertions]
     names = dict.fromkeys(one.name for one in changes)
     result, text = messages.AlterUserScramCredentialsResult, "Cluster authorization failed."
     return messages.AlterUserScramCredentialsResponse(
-        results=[result(user=name, error_code=_CLUSTER_CODE, error_message=text) for name in names]
+        results=[result(user=name, error_code=code, error_message=text) for name in names]
     )
