@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.broker.admin.host import AdminHost
-from kcodec.broker.api import CLOSE, Api, ApiError, RequestContext
+from kcodec.broker.api import CLOSE, Api, RequestContext
 from kcodec.broker.authorizer.acls import (
     CLUSTER_NAME,
     Acl,
@@ -58,14 +58,16 @@ class AclApis:
                 key = (acl.resource_type, acl.resource_name, acl.pattern_type)
                 resource = _described(messages.DescribeAclsResource, acl)
                 resources.setdefault(key, resource).acls.append(_described(messages.AclDescription, acl))
-        return messages.DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+        return messages.DescribeAclsResponse(resources=list(resources.values()))
 
     def create(self, context: RequestContext, request: messages.CreateAclsRequest) -> Any:
         """Respond to CreateAcls. An ACL that exists already is not an error."""
         if any(_has_number(one, 0) for one in request.creations):
             return CLOSE
         if any(_has_number(one, 1) or one.resource_pattern_type == PatternType.MATCH for one in request.creations):
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka: numbers for filters only
+            # as in Kafka: these numbers are for filters only
+            failed = messages.AclCreationResult(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=None)
+            return messages.CreateAclsResponse(results=[failed for _ in request.creations])
         topics = self._host.topics
         results, new = [], dict[Acl, None]()
         for one in request.creations:
@@ -75,7 +77,7 @@ class AclApis:
             if fault is None and acl not in topics.acls:
                 new[acl] = None
             code = ErrorCode.NONE if fault is None else ErrorCode.INVALID_REQUEST
-            results.append(messages.AclCreationResult(error_code=code, error_message=fault))
+            results.append(messages.AclCreationResult(error_code=code, error_message=fault or ""))
         topics.change_acls(messages.AccessControlEntryRecord(id=topics.new_uuid(), **acl._asdict()) for acl in new)
         return messages.CreateAclsResponse(results=results)
 

@@ -106,26 +106,35 @@ def whole(
     kind: ResourceType,
     *operations: Operation,
     field: str | None = None,
-    refusal: Callable[[Any, ErrorCode], Any] | None = None,
+    refusal: Callable[[CheckedRequest, ErrorCode], Any] | None = None,
 ) -> Step:
     """Refuse a request unless the client may do one of the operations on the resource that a field names.
 
     field:   None for the cluster.
-    refusal: Returns the response to a request with an error code, if it is not the usual one.
+    refusal: Returns the response with an error code, if it is not the usual one.
     """
 
     def step(call: CheckedRequest) -> Any:
         name = CLUSTER_NAME if field is None else getattr(call.request, field)
         if any(call.may(one, kind, name) for one in operations):
             return call.pass_on()
-        return call.refuse(kind) if refusal is None else refusal(call.request, _CODES[kind][0])
+        return call.refuse(kind) if refusal is None else refusal(call, _CODES[kind][0])
 
     return step
 
 
-def code_only(request: Any, code: ErrorCode) -> Any:
+def code_only(call: CheckedRequest, code: ErrorCode) -> Any:
     """Return a response that has only the error code of the request as a whole."""
-    return type(request).response(error_code=code)
+    return type(call.request).response(error_code=code)
+
+
+def without_text(call: CheckedRequest, code: ErrorCode) -> Any:
+    """Return the usual response, without messages."""
+    found = error_response(call.request, call.context.api_version, code)
+    for one in (found, *getattr(found, "results", ())):
+        if hasattr(one, "error_message"):
+            one.error_message = None
+    return found
 
 
 def each(

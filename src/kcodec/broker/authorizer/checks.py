@@ -14,7 +14,16 @@ from kcodec.broker.api import Api, Handler
 from kcodec.broker.authorizer import steps
 from kcodec.broker.authorizer.acls import Operation, ResourceType
 from kcodec.broker.authorizer.authorizer import Authorizer
-from kcodec.broker.authorizer.checked_request import CheckedRequest, Step, code_only, each, hide, restrict, whole
+from kcodec.broker.authorizer.checked_request import (
+    CheckedRequest,
+    Step,
+    code_only,
+    each,
+    hide,
+    restrict,
+    whole,
+    without_text,
+)
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
@@ -59,7 +68,7 @@ CHECKS: dict[str, tuple[Step, ...] | str] = {
     "ListTransactions": (hide("transaction_states", "transactional_id", TRANSACTIONAL_ID, DESCRIBE),),
     # Groups
     "FindCoordinator": (steps.find_coordinator,),
-    "JoinGroup": (_MEMBER,),
+    "JoinGroup": (whole(GROUP, READ, field="group_id", refusal=steps.no_join),),
     "SyncGroup": (_MEMBER,),
     "Heartbeat": (_MEMBER,),
     "LeaveGroup": (whole(GROUP, READ, field="group_id", refusal=code_only),),
@@ -88,7 +97,7 @@ CHECKS: dict[str, tuple[Step, ...] | str] = {
     "ElectLeaders": (whole(CLUSTER, ALTER),),
     "AlterPartitionReassignments": (whole(CLUSTER, ALTER),),
     "ListPartitionReassignments": (whole(CLUSTER, DESCRIBE),),
-    "DescribeUserScramCredentials": (whole(CLUSTER, DESCRIBE),),
+    "DescribeUserScramCredentials": (whole(CLUSTER, DESCRIBE, refusal=without_text),),
     "AlterUserScramCredentials": (whole(CLUSTER, ALTER, refusal=steps.no_users),),
     "DescribeAcls": (whole(CLUSTER, DESCRIBE),),
     "CreateAcls": (whole(CLUSTER, ALTER),),

@@ -16,6 +16,7 @@ from kcodec.broker.authorizer.checked_request import (
     code_only,
     restrict_one,
     whole,
+    without_text,
 )
 from kcodec.broker.error_responses import error_response
 from kcodec.broker.produce import first_batch
@@ -45,7 +46,8 @@ def transactional_records(call: CheckedRequest) -> Any:
     if any(batch is not None and batch.is_transactional for batch in first):
         name = request.transactional_id
         if name is None or not call.may(Operation.WRITE, TRANSACTIONAL_ID, name):
-            return call.refuse(TRANSACTIONAL_ID) if request.acks else CLOSE
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return error_response(request, version, code) if request.acks else CLOSE
     return call.pass_on()
 
 
@@ -219,6 +221,11 @@ def find_coordinator(call: CheckedRequest) -> Any:
     return call.pass_on() if call.may(Operation.DESCRIBE, kind, request.key) else call.refuse(kind)
 
 
+def no_join(call: CheckedRequest, code: ErrorCode) -> messages.JoinGroupResponse:
+    """Return the response to a member without READ on its group."""
+    return messages.JoinGroupResponse(error_code=code, protocol_name=None if call.context.api_version >= 7 else "")
+
+
 def subscription(call: CheckedRequest) -> Any:
     """Check DESCRIBE on each topic of a subscription by names."""
     if all(map(call.describes, call.request.subscribed_topic_names or ())):
@@ -231,7 +238,8 @@ def offset_fetch(call: CheckedRequest) -> Any:
     that the client may describe."""
     has_groups = call.context.api_version >= 8
     if not has_groups and not call.may(Operation.DESCRIBE, GROUP, call.request.group_id):
-        return call.refuse(GROUP)
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return code_only(call, code) if call.context.api_version >= 2 else without_text(call, code)
     groups = call.request.groups if has_groups else [call.request]
     refused: dict[str, list[Any]] = {}
     allowed = []
@@ -325,7 +333,7 @@ def _restrict_cluster(call: CheckedRequest, response: Any) -> None:
         setattr(response, _CLUSTER_OPERATIONS, 0)
 
 
-def no_replicas(request: messages.AlterReplicaLogDirsRequest, code: ErrorCode) -> Any:
+def no_replicas(call: CheckedRequest, code: ErrorCode) -> Any:
     """Return the response to a client without ALTER on the cluster."""
     result = messages.AlterReplicaLogDirPartitionResult
     results = [
@@ -333,15 +341,15 @@ def no_replicas(request: messages.AlterReplicaLogDirsRequest, code: ErrorCode) -
             topic_name=topic.name,
             partitions=[result(partition_index=number, error_code=code) for number in topic.partitions],
         )
-        for directory in request.dirs
+        for directory in call.request.dirs
         for topic in directory.topics
     ]
     return messages.AlterReplicaLogDirsResponse(results=results)
 
 
-def no_users(request: messages.AlterUserScramCredentialsRequest, code: ErrorCode) -> Any:
+def no_users(call: CheckedRequest, code: ErrorCode) -> Any:
     """Return the response to a client without ALTER on the cluster."""
-    changes: list[Any] = [*request.deletions, *request.upsertions]
+    changes: list[Any] = [*call.request.deletions, *call.request.upsertions]
     names = dict.fromkeys(one.name for one in changes)
     result, text = messages.AlterUserScramCredentialsResult, "Cluster authorization failed."
     return messages.AlterUserScramCredentialsResponse(
