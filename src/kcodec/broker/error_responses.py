@@ -33,11 +33,11 @@ _IDENTITIES = {
 }
 
 
-def error_response(request: Any, version: int, code: ErrorCode, message: str = "") -> Any:
+def error_response(request: Any, version: int, code: ErrorCode, message: str | None = "") -> Any:
     """Return the response to `request` with `code` in each field for an error code; None if the API has no such
     field.
 
-    message: Text for each field for a message. If it is empty, these fields keep their defaults.
+    message: Value of each field for a message. If it is empty, these fields keep their defaults.
     """
     kind = type(request).response
     return _mirror(request, kind, version, code, message) if _has_code(kind, version) else None
@@ -61,7 +61,7 @@ def _has_code(kind: type[Struct], version: int) -> bool:
     return False
 
 
-def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode, message: str) -> Struct:
+def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode, message: str | None) -> Struct:
     values: dict[str, Any] = {}
     for name, field in fields(kind).items():
         if not field.versions.hold(version):
@@ -69,7 +69,7 @@ def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode, mess
         if name in _CODES:
             values[name] = code
         elif name == "error_message":
-            values |= {name: message} if message else {}
+            values |= {} if message == "" else {name: message}
         elif not isinstance(field.kind, str) and field.is_array:
             if _has_code(field.kind, version) or name in ("topics", "partitions"):
                 inner: Any = field.kind

@@ -6,7 +6,7 @@ Without an authorizer, they get SECURITY_DISABLED, as from Apache Kafka.
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
@@ -124,12 +124,25 @@ def _fault(acl: Acl) -> str | None:
         return f"Could not parse principal from `{acl.principal}` ({reason})"
     if not acl.host:
         return "Host pattern cannot be null or empty"
-    if "/" in acl.host:
-        try:
-            ip_network(acl.host, strict=False)
-        except ValueError:
-            return f"Invalid CIDR notation '{acl.host}': Could not parse [{acl.host}]"
-    return None
+    fault = _network_fault(acl.host) if "/" in acl.host else ""
+    return f"Invalid CIDR notation '{acl.host}': {fault}" if fault else None
+
+
+def _network_fault(network: str) -> str:
+    """Return why a network in CIDR notation is invalid, in Kafka's words; an empty string if it is valid."""
+    address, _, size = network.partition("/")
+    is_version_4 = ":" not in network
+    try:
+        ip_address(address)
+    except ValueError:
+        return f"Could not parse [{network if is_version_4 else address}]"
+    if is_version_4:
+        if not size.isdecimal() or len(size) > 2:
+            return f"Could not parse [{network}]"
+        return "" if int(size) <= 32 else f"Value [{size}] not in range [0,32]"
+    if not size.removeprefix("-").isdecimal():
+        return f"Could not parse [{network}] - invalid prefix length"
+    return "" if 0 <= int(size) <= 128 else f"Could not parse [{network}] - prefix length must be between 0 and 128"
 
 
 def _filter_fault(chosen: messages.DeleteAclsFilter) -> str | None:

@@ -8,7 +8,7 @@ handler, even if no part is left, because some errors of a request as a whole co
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,17 @@ from kcodec.broker.error_responses import error_response
 from kcodec.protocol.error_codes import ErrorCode
 
 _CODES = {
-    ResourceType.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
-    ResourceType.GROUP: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
-    ResourceType.CLUSTER: (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."),
-    ResourceType.TRANSACTIONAL_ID: (
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        "Transactional Id authorization failed.",
-    ),
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+#: The messages of these errors in Kafka. Many responses leave them out.
+TEXTS: Mapping[ResourceType, str | None] = {
+    ResourceType.TOPIC: "Topic authorization failed.",
+    ResourceType.GROUP: "Group authorization failed.",
+    ResourceType.CLUSTER: "Cluster authorization failed.",
+    ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
 }
 #: Authorized operations that were not requested.
 _NOT_REQUESTED = -(1 << 31)
@@ -61,8 +65,7 @@ class CheckedRequest:
 
     def refuse(self, kind: ResourceType) -> Any:
         """Return the response to a request that is refused as a whole."""
-        code, text = _CODES[kind]
-        return error_response(self.request, self.context.api_version, code, text)
+        return error_response(self.request, self.context.api_version, _CODES[kind], TEXTS[kind])
 
     def name_of(self, one: Any) -> str | None:
         """Return the name of the resource that an element of a request stands for; None for an unknown topic id."""
@@ -74,11 +77,16 @@ class CheckedRequest:
             return None if topic is None else topic.name
         return name or ""
 
-    def divide(self, field: str, refusal_of: Callable[[Any], ResourceType | None], text: str | None = "") -> Any:
+    def divide(
+        self,
+        field: str,
+        refusal_of: Callable[[Any], ResourceType | None],
+        texts: Mapping[ResourceType, str | None] | None = None,
+    ) -> Any:
         """Handle the request without the elements of a list that are refused, and add their errors to the response.
 
         refusal_of: Returns the type of the resource that the client may not use, or None.
-        text: Message of the errors; None for the usual one.
+        texts: Messages of the errors. Without one, the field for the message keeps its default.
         """
         allowed: list[Any] = []
         refused: dict[ResourceType, list[Any]] = {}
@@ -89,9 +97,8 @@ class CheckedRequest:
             return self.pass_on()
         errors = []
         for kind, some in refused.items():
-            code, usual = _CODES[kind]
-            part = changed(self.request, **{field: some})
-            errors.append(error_response(part, self.context.api_version, code, usual if text is None else text))
+            part, text = changed(self.request, **{field: some}), (texts or {}).get(kind, "")
+            errors.append(error_response(part, self.context.api_version, _CODES[kind], text))
         result = self.pass_on(lambda response: _add(response, errors), **{field: allowed})
         # A Produce request with acks=0 has no response. The client learns of the error by the end of the connection.
         return CLOSE if result is None else result
@@ -118,7 +125,7 @@ def whole(
         name = CLUSTER_NAME if field is None else getattr(call.request, field)
         if any(call.may(one, kind, name) for one in operations):
             return call.pass_on()
-        return call.refuse(kind) if refusal is None else refusal(call, _CODES[kind][0])
+        return call.refuse(kind) if refusal is None else refusal(call, _CODES[kind])
 
     return step
 
@@ -130,11 +137,7 @@ def code_only(call: CheckedRequest, code: ErrorCode) -> Any:
 
 def without_text(call: CheckedRequest, code: ErrorCode) -> Any:
     """Return the usual response, without messages."""
-    found = error_response(call.request, call.context.api_version, code)
-    for one in (found, *getattr(found, "results", ())):
-        if hasattr(one, "error_message"):
-            one.error_message = None
-    return found
+    return error_response(call.request, call.context.api_version, code, None)
 
 
 def each(
@@ -160,7 +163,7 @@ def each(
             is_passed = may_all or name is None or (handled is not None and handled(call, one))
             return None if is_passed or call.may(operation, kind, name or "") else kind
 
-        return call.divide(field, refusal_of, text)
+        return call.divide(field, refusal_of, {kind: text})
 
     return step
 

@@ -63,7 +63,7 @@ CHECKS: dict[str, tuple[Step, ...] | str] = {
     "EndTxn": (_TRANSACTION,),
     "TxnOffsetCommit": (_TRANSACTION, _MEMBER, each("topics", TOPIC, READ)),
     "WriteTxnMarkers": (whole(CLUSTER, ALTER, CLUSTER_ACTION),),
-    "DescribeProducers": (each("topics", TOPIC, READ, text=steps.TOPIC_FAILED),),
+    "DescribeProducers": (each("topics", TOPIC, READ, text="Topic authorization failed."),),
     "DescribeTransactions": (each("transactional_ids", TRANSACTIONAL_ID, DESCRIBE), steps.hide_topics),
     "ListTransactions": (hide("transaction_states", "transactional_id", TRANSACTIONAL_ID, DESCRIBE),),
     # Groups

@@ -9,6 +9,7 @@ from kcodec.broker.admin.configs import changes_of, check_changes
 from kcodec.broker.api import CLOSE, ApiError
 from kcodec.broker.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 from kcodec.broker.authorizer.checked_request import (
+    TEXTS,
     CheckedRequest,
     IsHandled,
     Step,
@@ -28,7 +29,6 @@ from kcodec.protocol.error_codes import ErrorCode
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
-TOPIC_FAILED = "Topic authorization failed."
 #: The resource of the ACL for a configuration of a topic, a broker, a broker's loggers, client metrics, or a group.
 _CONFIG_RESOURCES = {2: TOPIC, 4: CLUSTER, 8: CLUSTER, 16: CLUSTER, 32: GROUP}
 _COORDINATOR_KEYS = {0: GROUP, 1: TRANSACTIONAL_ID}
@@ -195,7 +195,7 @@ def delete_topics(call: CheckedRequest) -> Any:
         if may_delete and (may_describe or not has_name):
             allowed.append(one)
         else:
-            result = messages.DeletableTopicResult(error_code=_TOPIC_CODE, error_message=TOPIC_FAILED)
+            result = messages.DeletableTopicResult(error_code=_TOPIC_CODE, error_message=TEXTS[TOPIC])
             result.name = name if has_name or may_describe else None
             if not has_name:
                 result.topic_id = one.topic_id
@@ -306,7 +306,9 @@ def configs(operation: Operation, *, handled: IsHandled | None = None) -> Step:
             name = CLUSTER_NAME if kind is CLUSTER else one.resource_name
             return None if call.may(operation, kind, name) else kind
 
-        return call.divide("resources", refusal_of, None)
+        # brokers refuse a change of a broker themselves, without a message
+        is_change = operation is Operation.ALTER_CONFIGS
+        return call.divide("resources", refusal_of, {**TEXTS, CLUSTER: None} if is_change else TEXTS)
 
     return step
 
@@ -351,7 +353,7 @@ def no_users(call: CheckedRequest, code: ErrorCode) -> Any:
     """Return the response to a client without ALTER on the cluster."""
     changes: list[Any] = [*call.request.deletions, *call.request.upsertions]
     names = dict.fromkeys(one.name for one in changes)
-    result, text = messages.AlterUserScramCredentialsResult, "Cluster authorization failed."
+    result, text = messages.AlterUserScramCredentialsResult, TEXTS[CLUSTER]
     return messages.AlterUserScramCredentialsResponse(
         results=[result(user=name, error_code=code, error_message=text) for name in names]
     )
