@@ -54,6 +54,8 @@ _HIDDEN = HIDDEN | {
     *("brokers", "cluster_id", "controller_id", "nodes", "current_voters", "observers", "log_dir", "total_bytes"),
     *("usable_bytes", "partition_size", "is_cordoned", "leader_epoch", "log_end_offset", "heartbeat_interval_ms"),
     *("session_lifetime_ms", "client_id", "client_host", "metadata_hash", "server_keys", "assignor_name", "value"),
+    # Apache Kafka begins another epoch if a new topic becomes known to the coordinator after a member has joined.
+    *("group_epoch", "assignment_epoch", "member_epoch"),
     *("synonyms", "config_source", "is_sensitive", "read_only", "config_type", "documentation", "is_default"),
 }
 #: Texts of Apache Kafka that contain the whole request.
@@ -189,6 +191,9 @@ class Subject:
         names = ["open", "closed", *(f"{kind}-{user}" for user in self.users for kind in ("gone", "idgone"))]
         topics = [messages.CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in names]
         assert all(not one.error_code for one in admin.ask(messages.CreateTopicsRequest(topics=topics), 7).topics)
+        request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name=name) for name in names])
+        self._wait(lambda: all(not one.error_code for one in admin.ask(request, 12).topics))
+        self.ids = {one.name: one.topic_id for one in admin.ask(request, 12).topics}
         for name in ("open", "closed"):
             assert not admin.produce(name, None, [b"value"]).error_code
         for group_id in ("open", "closed", *(f"gone-{user}" for user in self.users)):
@@ -201,9 +206,6 @@ class Subject:
         creations.append(creation("*", (TOPIC, "public", LITERAL, Operation.READ, ALLOW, "*")))
         assert all(not one.error_code for one in admin.ask(messages.CreateAclsRequest(creations=creations), 3).results)
         self._wait(lambda: self.acl_count() == len(creations))
-        request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name=name) for name in names])
-        self._wait(lambda: all(not one.error_code for one in admin.ask(request, 12).topics))
-        self.ids = {one.name: one.topic_id for one in admin.ask(request, 12).topics}
 
     def acl_count(self) -> int:
         """The number of ACLs."""
