@@ -163,6 +163,8 @@ def test_an_operation_on_any_topic(acls: list[Acl], is_allowed: bool) -> None:
             'CN=a\\+b\\"c\\;\\<d\\>\\\\,OU=Data+UID=7,O=Example\\, Inc.,L=Berlin,ST=BE,C=DE',
         ),
         ([[("commonName", "#hash ")]], "CN=\\#hash\\ "),
+        ([[("commonName", "a=b")], [("emailAddress", "a@b.c")]], "1.2.840.113549.1.9.1=#16056140622e63,CN=a\\=b"),
+        ([[("commonName", "x")], [("serialNumber", "12")]], "2.5.4.5=#13023132,CN=x"),
         ([[("commonName", " space")]], "CN=\\ space"),
     ],
 )

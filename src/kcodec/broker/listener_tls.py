@@ -32,6 +32,8 @@ _KEYWORDS = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
+#: Attributes without a name in RFC 2253: their object identifiers, and the tags of their values, which are encoded.
+_ENCODED = {"emailAddress": ("1.2.840.113549.1.9.1", 0x16), "serialNumber": ("2.5.4.5", 0x13)}
 
 
 def server_context(settings: BrokerSettings) -> ssl.SSLContext:
@@ -48,16 +50,19 @@ def distinguished_name(certificate: Mapping[str, Any]) -> str:
     certificate: What SSLObject.getpeercert() returns.
     """
     return ",".join(
-        "+".join(f"{_KEYWORDS.get(key, key)}={_escaped(value)}" for key, value in attributes)
+        "+".join(_attribute(key, value) for key, value in attributes)
         for attributes in reversed(certificate.get("subject", ()))
     )
 
 
-def _escaped(value: str) -> str:
-    found = re.sub(r'([,+"\\<>;])', r"\\\1", value)
-    if found[:1] in ("#", " "):
-        found = "\\" + found
-    return found[:-1] + "\\ " if found.endswith(" ") and len(value) > 1 else found
+def _attribute(key: str, value: str) -> str:
+    if key in _ENCODED:
+        oid, tag = _ENCODED[key]
+        return f"{oid}=#{tag:02x}{len(value):02x}{value.encode().hex()}"
+    text = re.sub(r'([,+"\\<>;=])', r"\\\1", value)
+    if text[:1] in ("#", " "):
+        text = "\\" + text
+    return f"{_KEYWORDS.get(key, key)}=" + (text[:-1] + "\\ " if text.endswith(" ") and len(value) > 1 else text)
 
 
 class ListenerTls(asyncio.Transport, asyncio.Protocol):
