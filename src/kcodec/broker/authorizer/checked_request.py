@@ -101,7 +101,7 @@ class CheckedRequest:
             errors.append(error_response(part, self.context.api_version, _CODES[kind], text))
         result = self.pass_on(lambda response: _add(response, errors), **{field: allowed})
         # A Produce request with acks=0 has no response. The client learns of the error by the end of the connection.
-        return CLOSE if result is None else result
+        return CLOSE if getattr(self.request, "acks", None) == 0 else result
 
 
 Step = Callable[[CheckedRequest], Any]
