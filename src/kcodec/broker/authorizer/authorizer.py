@@ -15,10 +15,12 @@ class Requester(Protocol):
     @property
     def principal(self) -> str:
         """The principal, such as "User:alice"."""
+        ...
 
     @property
     def address(self) -> str:
         """The IP address, as Java writes it."""
+        ...
 
 
 class Authorizer:

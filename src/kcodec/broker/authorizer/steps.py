@@ -188,7 +188,7 @@ def delete_topics(call: CheckedRequest) -> Any:
     field = "topics" if call.context.api_version >= 6 else "topic_names"
     allowed, refused = [], []
     for one in getattr(call.request, field):
-        name, has_name = call.name_of(one), isinstance(one, str) or one.name is not None
+        name, has_name = call.name_of(one), getattr(one, "name", one) is not None
         may_describe = name is None or call.describes(name)
         is_there = name is not None and call.host.topics.get(name) is not None
         may_delete = not is_there or call.may(Operation.DELETE, TOPIC, name or "")
