@@ -37,7 +37,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, LISTENERS, PASSED, SKIPPED, Result, Run, franz_go_records
+from peer_clients import (
+    AUTHORIZER,
+    EXTRAS,
+    FAILED,
+    KAFKA_VERSION,
+    LISTENERS,
+    PASSED,
+    SKIPPED,
+    Result,
+    Run,
+    franz_go_records,
+)
 from peer_clients import PEERS as OTHERS
 from peer_confluent import CONFLUENT
 from peer_known import known_reason
@@ -64,7 +75,7 @@ def started(kind: str, settings: Mapping[str, Any], certificates: Path) -> Itera
         with Broker(**settings, **tls) as broker:
             yield broker.listeners
     else:
-        own = {"node_id", "users", *LISTENERS}
+        own = {"node_id", "users", *LISTENERS, *AUTHORIZER}
         options = {KAFKA_NAMES.get(name, name): value for name, value in settings.items() if name not in own}
         # The tests expect automatic creation of topics, Kafka's and the embedded broker's default but not
         # ApacheKafka's.

@@ -56,6 +56,14 @@ LISTENERS: Mapping[str, Any] = {
 }
 
 
+#: Settings of the embedded broker for tests with ACLs. Clients on the listeners without a login may do everything.
+AUTHORIZER: Mapping[str, Any] = {
+    "authorizer": True,
+    "super_users": ("ANONYMOUS",),
+    "allow_everyone_if_no_acl_found": True,
+}
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of a client's tests. listeners: security protocol -> host:port of the broker.
@@ -280,6 +288,7 @@ AIOKAFKA_CONFTEST = '''
 import json as _json
 import os as _os
 
+from kcodec.admin import security as _security
 from kcodec.admin.security import ScramCredentialUpsertion as _Upsertion
 from kcodec.admin.security import ScramMechanism as _Mechanism
 from kcodec.client import Admin as _Admin
@@ -325,14 +334,38 @@ class _Missing:
     def __init__(self, reason):
         self._reason = reason
 
+    def __getattr__(self, name):
+        pytest.skip(self._reason)
+
+
+class _Acls:
+    """What their tool kafka-acls.sh does in the container."""
+
+    def __init__(self):
+        self._added = []
+
+    def add_acl(self, operation, cluster=None, topic=None, group=None, transactional_id=None, **principals):
+        ((permission, principal),) = principals.items()
+        kinds = _security.ResourceType
+        resources = {kinds.TOPIC: topic, kinds.GROUP: group, kinds.TRANSACTIONAL_ID: transactional_id}
+        resources[kinds.CLUSTER] = "kafka-cluster" if cluster else None
+        ((kind, name),) = [(kind, name) for kind, name in resources.items() if name is not None]
+        permission = _security.AclPermission[permission.removesuffix("_principal").upper()]
+        operation = _security.AclOperation[operation.upper()]
+        acl = _security.AclBinding(kind, name, f"User:{principal}", operation, permission)
+        with _Admin(bootstrap_servers=_LISTENERS["PLAINTEXT"]) as admin:
+            admin.create_acls([acl])
+        self._added.append(acl)
+
     def cleanup(self):
-        pass
+        if self._added:
+            filters = [_security.AclFilter(one.resource_type, one.resource_name) for one in self._added]
+            with _Admin(bootstrap_servers=_LISTENERS["PLAINTEXT"]) as admin:
+                admin.delete_acls(filters)
+            self._added.clear()
 
     def list_acl(self):
         """Do nothing: setUp lists them for a log message."""
-
-    def __getattr__(self, name):
-        pytest.skip(self._reason)
 
 
 class _Config:
@@ -346,7 +379,7 @@ class _Config:
 
 @pytest.fixture(scope="class")
 def acl_manager():
-    return _Missing("needs ACLs that are enforced")
+    return _Acls()
 
 
 @pytest.fixture(scope="class")
@@ -402,7 +435,7 @@ PEERS: dict[str, PythonPeer | GoPeer | OwnTests] = {
         facade="import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
         arguments=("--ignore=tests/record", f"--docker-image=kcodec:2.13_{KAFKA_VERSION}", "-o", "asyncio_mode=auto"),
         modules={"docker.py": DOCKER_STUB, "pytest.ini": "[pytest]\nmarkers =\n    ssl: needs certificates\n"},
-        settings={"node_id": 0, "default_partitions": 2, **LISTENERS, "users": {"test": "test"}},
+        settings={"node_id": 0, "default_partitions": 2, **LISTENERS, **AUTHORIZER, "users": {"test": "test"}},
     ),
     # The broker has the settings of their servers/resources/default/kafka.properties.
     "kafka-python": PythonPeer(
@@ -419,6 +452,7 @@ PEERS: dict[str, PythonPeer | GoPeer | OwnTests] = {
             "group_min_session_timeout_ms": 1000,
             "offsets_topic_partitions": 2,
             **LISTENERS,
+            **AUTHORIZER,
             "users": {"alice": "alice-secret"},
         },
     ),

@@ -235,6 +235,12 @@ def prove_embedded_security(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_broker_security.py"]))
 
 
+def prove_embedded_acls(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Users with different ACLs get the same responses from the embedded broker and from Apache Kafka."""
+    program = ROOT / "tests" / "prove" / "prove_broker_acls.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see broker-acls.txt")
+
+
 def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker killed in 200 random workloads: nothing acknowledged is lost, nothing aborted is visible."""
     program = ROOT / "tests" / "prove" / "prove_broker_kills.py"
@@ -371,6 +377,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "embedded-broker": prove_embedded_broker,
     "embedded-defects": prove_embedded_defects,
     "embedded-security": prove_embedded_security,
+    "embedded-acls": prove_embedded_acls,
     "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,

@@ -22,6 +22,7 @@ from broker_process import BrokerProcess
 from kcodec.cli import main
 from kcodec.cli.broker import EXAMPLES, users_of_file
 from kcodec.client import Producer
+from kcodec.errors import AuthorizationError
 
 LINE = "kcodec broker: "
 
@@ -115,6 +116,7 @@ def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
         (("--fault", "Produce,count=0,drop=after"), "a rule with count 0 never applies"),
         (("--users", "/nowhere/users"), "--users requires --sasl-mechanism"),
         (("--sasl-mechanism", "PLAIN"), "--sasl-mechanism requires --users"),
+        (("--super-user", "alice"), "super_users has no effect without an authorizer"),
         (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
         (("--listener", "SSL=9093"), "--port and --listener exclude each other: omit --port"),
     ],
@@ -162,6 +164,21 @@ def test_a_process_has_several_listeners(tmp_path: Path) -> None:
         login |= {"bootstrap_servers": match[2], "security_protocol": "SASL_PLAINTEXT"}
         with Producer(**login) as producer:
             assert producer.send("t", b"v").result(30).offset == 1
+
+
+def test_a_process_checks_permissions(tmp_path: Path) -> None:
+    words = ("--port", "0", "--authorizer", "--super-user")
+    for user, is_allowed in (("ANONYMOUS", True), ("alice", False)):
+        with process(*words, user, folder=tmp_path) as (_, address), Producer(bootstrap_servers=address) as producer:
+            delivery = producer.send("t", b"v")
+            if is_allowed:
+                delivery.result(30)
+            else:
+                with pytest.raises(AuthorizationError):
+                    delivery.result(30)
+    more = (*words, "alice", "--allow-everyone-if-no-acl-found")
+    with process(*more, folder=tmp_path) as (_, address), Producer(bootstrap_servers=address) as producer:
+        producer.send("t", b"v").result(30)
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
     names = examples.run(examples.blocks[0])
     for block in examples.blocks[1:]:
         names = examples.run(block, **names)
+    names["test_alice_writes_to_her_topic_only"]()
     names["test_a_commit_without_a_response_is_unknown"](apache_kafka)
     if LONG:  # three nodes take their time
         names["test_nothing_is_lost_when_a_leader_dies"](apache_kafka_factory)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import kcodec
-from kcodec.broker.api import CLOSE, ConnectionInfo
+from kcodec.broker.api import CLOSE
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.settings import BrokerSettings
@@ -49,7 +49,7 @@ class CoreClient:
         self.clock = Clock(is_manual=True, start_ms=start_ms)
         few = {"offsets_topic_partitions": 2, "transaction_topic_partitions": 2}
         self.core = BrokerCore(BrokerSettings(**{**few, **settings}), self.clock, directory)
-        self._connection = ConnectionInfo(1, "/127.0.0.1")
+        self._connection = self.core.new_connection(1, "/127.0.0.1", self.core.listeners[0])
 
     def send(self, request: Request, version: int) -> Pending:
         pending = Pending(request, version)

@@ -4,7 +4,8 @@
     KCODEC_TEST_BROKER=embedded python -m pytest tests/producer tests/consumer
 
 Only the tests that use a broker are run. A test that needs more than a single node in this process (several nodes, a
-process to kill, TLS) fails with NeedsApacheKafka, whose text is the reason.
+process to kill, TLS) fails with NeedsApacheKafka, whose text is the reason. Users log in with PLAIN or SCRAM, and the
+listener for requests of the test itself has no login, as in ApacheKafka.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from typing import Any
 
 import pytest
 
+from kcodec.admin.security import AclBinding
+from kcodec.arguments import names_of
 from kcodec.broker import Broker
 from kcodec.broker.settings import BrokerSettings
-from kcodec.testing import kafka, pytest_plugin
+from kcodec.testing import bare_admin, kafka, pytest_plugin
+from kcodec.testing.cluster_admin import _acl
 from kcodec.testing.jars import KAFKA_VERSION
+from kcodec.testing.security import USERS
 
 IS_EMBEDDED = os.environ.get("KCODEC_TEST_BROKER", "kafka") == "embedded"
 #: Fixtures that start or use a broker.
-FIXTURES = {"apache_kafka", "apache_kafka_factory", "transaction_cluster", "guarded_kafka"}
+FIXTURES = {"apache_kafka", "apache_kafka_factory", "transaction_cluster", "guarded_kafka", "guarded"}
 #: Settings of server.properties that have other names in BrokerSettings.
 NAMES = {
     "num_partitions": "default_partitions",
@@ -45,6 +50,8 @@ TOPIC_NAMES = {
     "log_segment_bytes": "segment.bytes",
 }
 
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
 
 class NeedsApacheKafka(Exception):
     """The test needs something that the embedded broker does not have."""
@@ -58,11 +65,11 @@ class EmbeddedKafka(Broker):
             raise NeedsApacheKafka(f"Kafka {version}")
         if options.pop("nodes", 1) != 1:
             raise NeedsApacheKafka("several nodes")
-        for name in ("tls", "sasl", "users", "token_server", "authorizer", "advertise", "jvm_options", "directory"):
+        for name in ("tls", "token_server", "advertise", "jvm_options", "directory"):
             if options.pop(name, None):
                 raise NeedsApacheKafka(f"ApacheKafka({name}=...)")
         options.pop("heap", None)
-        settings: dict[str, Any] = {}
+        settings: dict[str, Any] = _security(options)
         for name, value in options.items():
             known = NAMES.get(name, name)
             value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
@@ -81,6 +88,25 @@ class EmbeddedKafka(Broker):
         self.transaction_version = settings.get("transaction_version", 2)
         self._temporary = tempfile.TemporaryDirectory()
         super().__init__(data_dir=Path(self._temporary.name), **settings)
+
+    @property
+    def admin_servers(self) -> str:
+        """The address of the listener without a login."""
+        return self.listeners["PLAINTEXT"]
+
+    def client_options(
+        self, user: str | None = "alice", mechanism: str | None = None, *, protocol: str | None = None
+    ) -> dict[str, Any]:
+        """Return the options with which a client connects."""
+        return super().client_options(user, mechanism, protocol=protocol)
+
+    def allow(self, user: str, operation: str, **resource: Any) -> None:
+        """Permit a user an operation, as ApacheKafka does."""
+        bare_admin.create_acl(self.admin_servers, acl_of(user, operation, **resource))
+
+    def revoke(self, user: str, operation: str, **resource: Any) -> None:
+        """Revoke what `allow` permitted."""
+        bare_admin.delete_acl(self.admin_servers, acl_of(user, operation, **resource))
 
     @property
     def nodes(self) -> list[Any]:
@@ -103,6 +129,28 @@ class EmbeddedKafka(Broker):
         if name.startswith("_"):
             raise AttributeError(name)
         raise NeedsApacheKafka(f"ApacheKafka.{name}")
+
+
+def _security(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings for the options sasl, users and authorizer, which are removed."""
+    sasl, users, authorizer = (options.pop(name, None) for name in ("sasl", "users", "authorizer"))
+    if not sasl:
+        return {}
+    mechanisms = MECHANISMS if sasl is True else names_of(sasl, "sasl")
+    if not set(mechanisms) <= set(MECHANISMS):
+        raise NeedsApacheKafka(f"ApacheKafka(sasl={sasl!r})")
+    settings = {
+        "listeners": {"SASL_PLAINTEXT": 0, "PLAINTEXT": 0},
+        "sasl_mechanisms": list(mechanisms),
+        "users": dict(users or USERS),
+    }
+    return settings | ({"authorizer": True, "super_users": ["admin", "ANONYMOUS"]} if authorizer else {})
+
+
+def acl_of(user: str, operation: str, **resource: Any) -> AclBinding:
+    """Return the permission that the arguments of `allow` describe."""
+    named = {"topic": None, "group": None, "transactional_id": None, "is_prefix": False, **resource}
+    return _acl(user, operation, **named)
 
 
 if IS_EMBEDDED:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Any, NamedTuple, TypeVar
 
+from kcodec.broker.authorizer.authorizer import Authorizer
 from kcodec.broker.login import Login
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Request, Struct
@@ -50,12 +52,29 @@ class ConnectionInfo:
 
     listener: Listener to which the client has connected. As in Kafka, responses contain its address.
     login:    None on a listener without SASL.
+    subject:  The subject of the client's TLS certificate. None without one, or without an authorizer.
+    authorizer: Decides what the client may do. None: everything.
     """
 
     id: int = 0
     host: str = "/127.0.0.1"
     login: Login | None = None
     listener: Listener = field(default_factory=Listener)
+    subject: str | None = None
+    authorizer: Authorizer | None = None
+
+    @property
+    def principal(self) -> str:
+        """The principal of the client in ACLs (DefaultKafkaPrincipalBuilder)."""
+        return f"User:{(self.subject or 'ANONYMOUS') if self.login is None else self.login.user}"
+
+    @property
+    def address(self) -> str:
+        """The IP address of the client in ACLs, as Java writes it: without :: in an IPv6 address."""
+        address = self.host.removeprefix("/").partition("%")[0]
+        if ":" not in address:
+            return address
+        return ":".join(f"{int(part, 16):x}" for part in IPv6Address(address).exploded.split(":"))
 
     @property
     def is_ending(self) -> bool:

@@ -84,7 +84,10 @@ class ClusterApis:
                 else:
                     topic = self._topics.create(wanted.name, self._settings.default_partitions)
         except ApiError as error:
-            return messages.MetadataResponseTopic(error_code=error.code, name=wanted.name, is_internal=is_internal)
+            found = messages.MetadataResponseTopic(error_code=error.code, name=wanted.name, is_internal=is_internal)
+            if request.include_topic_authorized_operations:
+                found.topic_authorized_operations = TOPIC_OPERATIONS
+            return found
         return self._described(request, topic)
 
     def _described(self, request: messages.MetadataRequest, topic: Topic) -> messages.MetadataResponseTopic:

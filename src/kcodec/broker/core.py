@@ -17,6 +17,8 @@ from typing import Any
 from kcodec.arguments import meant_by
 from kcodec.broker.admin import admin_apis
 from kcodec.broker.api import CLOSE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
+from kcodec.broker.authorizer.authorizer import Authorizer
+from kcodec.broker.authorizer.checks import with_checks
 from kcodec.broker.clock import Clock
 from kcodec.broker.cluster_apis import ClusterApis, features_of
 from kcodec.broker.directory_lock import DirectoryLock
@@ -31,7 +33,7 @@ from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
 from kcodec.broker.request_limits import check_size
 from kcodec.broker.scram_credentials import changes_of_users
-from kcodec.broker.settings import BrokerSettings, check_logins
+from kcodec.broker.settings import BrokerSettings, check_logins, principal_of
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import TransactionCoordinator
 from kcodec.broker.transactions.handlers import TransactionHandlers
@@ -91,6 +93,7 @@ class BrokerCore:
         self.transactions.on_offsets_marker = self.groups.transaction_completed
         self.topics.on_deleted = self.groups.offsets.drop_topic
         self.wire_log = WireLog()
+        self.authorizer = self._authorizer()
         self.apis = self._all_apis()
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, {api.name: api.request for api in self.apis.values()})
@@ -108,10 +111,12 @@ class BrokerCore:
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 
-    def new_connection(self, connection_id: int, host: str, listener: Listener) -> ConnectionInfo:
-        """Return what the core has to know of a connection."""
+    def new_connection(
+        self, connection_id: int, host: str, listener: Listener, subject: str | None = None
+    ) -> ConnectionInfo:
+        """Return what the core has to know of a connection. `subject`: that of the client's TLS certificate."""
         login = Login(self.authenticator) if listener.has_sasl and self.authenticator is not None else None
-        return ConnectionInfo(connection_id, host, login, listener)
+        return ConnectionInfo(connection_id, host, login, listener, subject, self.authorizer)
 
     def _all_apis(self) -> dict[int, Api]:
         """Return all APIs by key, with the versions that the settings allow."""
@@ -137,7 +142,15 @@ class BrokerCore:
         if most:
             meant = meant_by(next(iter(most)), {api.name for api in listed})
             raise ValueError(f"max_versions names APIs that the broker does not have: {', '.join(most)}{meant}")
-        return found
+        return found if self.authorizer is None else with_checks(found, self.authorizer, self)
+
+    def _authorizer(self) -> Authorizer | None:
+        settings = self.settings
+        if not settings.authorizer:
+            return None
+        super_users = map(principal_of, settings.super_users)
+        allows_without_acl = settings.allow_everyone_if_no_acl_found
+        return Authorizer(self.topics.acls, super_users, allows_without_acl=allows_without_acl)
 
     def _api_versions(self, context: RequestContext, request: Any) -> messages.ApiVersionsResponse:
         keys = [

@@ -23,6 +23,7 @@ _IDENTITIES = {
     "index": ("index",),
     "partition": ("partition", "partition_index"),
     "partition_index": ("partition_index", "partition", "index"),
+    "partition_id": ("partition_id",),
     "group_id": ("group_id",),
     "key": ("key",),
     "transactional_id": ("transactional_id",),
@@ -32,11 +33,14 @@ _IDENTITIES = {
 }
 
 
-def error_response(request: Any, version: int, code: ErrorCode) -> Any:
+def error_response(request: Any, version: int, code: ErrorCode, message: str | None = "") -> Any:
     """Return the response to `request` with `code` in each field for an error code; None if the API has no such
-    field."""
+    field.
+
+    message: Value of each field for a message. If it is empty, these fields keep their defaults.
+    """
     kind = type(request).response
-    return _mirror(request, kind, version, code) if _has_code(kind, version) else None
+    return _mirror(request, kind, version, code, message) if _has_code(kind, version) else None
 
 
 def response_of(context: RequestContext, request: Any, result: Any) -> Any:
@@ -57,17 +61,19 @@ def _has_code(kind: type[Struct], version: int) -> bool:
     return False
 
 
-def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode) -> Struct:
+def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode, message: str | None) -> Struct:
     values: dict[str, Any] = {}
     for name, field in fields(kind).items():
         if not field.versions.hold(version):
             continue
         if name in _CODES:
             values[name] = code
+        elif name == "error_message":
+            values |= {} if message == "" else {name: message}
         elif not isinstance(field.kind, str) and field.is_array:
             if _has_code(field.kind, version) or name in ("topics", "partitions"):
                 inner: Any = field.kind
-                values[name] = [_mirror(one, inner, version, code) for one in _elements(source, version)]
+                values[name] = [_mirror(one, inner, version, code, message) for one in _elements(source, version)]
         elif not isinstance(source, Struct):
             if name in _IDENTITIES and "id" not in values:
                 values[name] = source

@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass
 
 from kcodec.broker.api import Api, ApiError, Later, RequestContext
+from kcodec.broker.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
+from kcodec.broker.authorizer.authorizer import Authorizer
 from kcodec.broker.clock import Clock, Timer
 from kcodec.broker.fetch_sessions import IDS_VERSION, SESSIONLESS, FetchSession, FetchSessions, SessionKey
 from kcodec.broker.partition_log import PartitionLog
@@ -23,6 +25,7 @@ class _Wanted:
     """A partition of a Fetch request.
 
     topic, partition: None if the partition does not exist.
+    is_refused: Whether the authorizer refuses it.
     size: Bytes that the waiting request found when it last looked at the partition.
     """
 
@@ -30,6 +33,7 @@ class _Wanted:
     request: messages.FetchPartition
     topic: Topic | None
     partition: Partition | None
+    is_refused: bool = False
     size: int = 0
     waiting: _Waiting | None = None
 
@@ -65,7 +69,25 @@ class Fetch:
             session, is_incremental, named = self.sessions.begin(request, context.api_version)
         except ApiError as error:
             return messages.FetchResponse(error_code=error.code)
-        return _Waiting(self, context, request, session, self._find(context, named), is_incremental).begin()
+        wanted = self._find(context, named)
+        if context.connection.authorizer is not None:
+            self._refuse(context, context.connection.authorizer, request, wanted)
+        return _Waiting(self, context, request, session, wanted, is_incremental).begin()
+
+    def _refuse(
+        self, context: RequestContext, authorizer: Authorizer, request: messages.FetchRequest, found: list[_Wanted]
+    ) -> None:
+        """Refuse the partitions that the client may not read. Brokers need CLUSTER_ACTION in place of READ."""
+        is_broker = max(request.replica_id, request.replica_state.replica_id) >= 0
+        may_act = is_broker and authorizer.allows(
+            context.connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+        for one in found:
+            name = one.key[0] if one.topic is None else one.topic.name
+            if is_broker:
+                one.is_refused = not may_act
+            elif isinstance(name, str):
+                one.is_refused = not authorizer.allows(context.connection, Operation.READ, ResourceType.TOPIC, name)
 
     def _find(self, context: RequestContext, named: list[tuple[SessionKey, messages.FetchPartition]]) -> list[_Wanted]:
         by_id = context.api_version >= IDS_VERSION
@@ -110,6 +132,8 @@ class _Waiting:
 
     def _check(self, wanted: _Wanted) -> messages.FetchPartitionData | None:
         """Return the error of a partition, or the epoch at which its log diverges from the client's."""
+        if wanted.is_refused:
+            return _refusal(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=[])
         if wanted.topic is None or wanted.partition is None or not self.fetch.is_current(wanted):
             is_unknown_id = self.context.api_version >= IDS_VERSION and wanted.topic is None
             code = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kcodec.broker.settings import BrokerSettings
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 #: Time for a TLS handshake.
 HANDSHAKE_SECONDS = 10
+#: The names of attributes in a subject: in Python, and in RFC 2253.
+_KEYWORDS = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+#: Attributes without a name in RFC 2253: their object identifiers, and the tags of their values, which are encoded.
+_ENCODED = {"emailAddress": ("1.2.840.113549.1.9.1", 0x16), "serialNumber": ("2.5.4.5", 0x13)}
 
 
 def server_context(settings: BrokerSettings) -> ssl.SSLContext:
@@ -27,6 +42,27 @@ def server_context(settings: BrokerSettings) -> ssl.SSLContext:
 
     options = {name: getattr(settings, name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cafile")}
     return make_server_context(options, client_auth=settings.ssl_client_auth)
+
+
+def distinguished_name(certificate: Mapping[str, Any]) -> str:
+    """Return the subject of a certificate as Java writes it (RFC 2253), which is the name of the client's principal.
+
+    certificate: What SSLObject.getpeercert() returns.
+    """
+    return ",".join(
+        "+".join(_attribute(key, value) for key, value in attributes)
+        for attributes in reversed(certificate.get("subject", ()))
+    )
+
+
+def _attribute(key: str, value: str) -> str:
+    if key in _ENCODED:
+        oid, tag = _ENCODED[key]
+        return f"{oid}=#{tag:02x}{len(value):02x}{value.encode().hex()}"
+    text = re.sub(r'([,+"\\<>;=])', r"\\\1", value)
+    if text[:1] in ("#", " "):
+        text = "\\" + text
+    return f"{_KEYWORDS.get(key, key)}=" + (text[:-1] + "\\ " if text.endswith(" ") and len(value) > 1 else text)
 
 
 class ListenerTls(asyncio.Transport, asyncio.Protocol):
@@ -166,4 +202,6 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio.Transport."""
+        if name == "peercert":
+            return self._tls.getpeercert() or default
         return default if self._socket is None else self._socket.get_extra_info(name, default)

@@ -81,7 +81,7 @@ class Produce:
     def produce(self, context: RequestContext, request: messages.ProduceRequest) -> Any:
         """Respond to Produce. With acks=0, there is no response."""
         parts = [
-            _Part(topic, data, self._find(context, topic, data), *_first_batch(data.records, context.api_version))
+            _Part(topic, data, self._find(context, topic, data), *first_batch(data.records, context.api_version))
             for topic in request.topic_data
             for data in topic.partition_data
         ]
@@ -232,7 +232,7 @@ def _is_open(part: _Part) -> bool:
     return log.producers.has_open_transaction(part.batch.producer_id, part.batch.producer_epoch)
 
 
-def _first_batch(records: Any, api_version: int) -> tuple[RecordBatch | None, tuple[ErrorCode, str] | None]:
+def first_batch(records: Any, api_version: int) -> tuple[RecordBatch | None, tuple[ErrorCode, str] | None]:
     """Return the first batch, and the error if the record set is refused before its log is read (ProduceRequest)."""
     try:
         found = batches(records or b"")

@@ -14,7 +14,7 @@ from typing import Any
 
 from kcodec.broker.api import CLOSE, ConnectionInfo, Listener
 from kcodec.broker.core import BrokerCore
-from kcodec.broker.listener_tls import ListenerTls, server_context
+from kcodec.broker.listener_tls import ListenerTls, distinguished_name, server_context
 from kcodec.errors import DecodeError
 from kcodec.protocol.frame import FrameReader
 
@@ -61,7 +61,9 @@ class _Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         host = f"/{peer[0]}" if peer else ""
         number = next(self._server.connection_ids)
-        self._info = self._server.core.new_connection(number, host, self._info.listener)
+        certificate = transport.get_extra_info("peercert") if self._server.core.authorizer is not None else None
+        subject = distinguished_name(certificate) if certificate else None
+        self._info = self._server.core.new_connection(number, host, self._info.listener, subject)
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)

@@ -46,6 +46,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_USER = "User:"
 HIGHEST_PORT = 65_535
 # Intervals that must not be 0, because the same work would then run again and again.
 _PERIODS = (
@@ -108,6 +109,9 @@ class BrokerSettings:
                      unless the password here has changed. A deleted credential is written again. A user that is
                      removed here loses its credential, unless it has been altered. PLAIN uses only the passwords here.
     sasl_session_ms: Time after which a client must log in again (KIP-368). 0: never.
+    authorizer:      Whether clients need permissions (ACLs), as with Kafka's StandardAuthorizer.
+    super_users:     Users that may do everything: their names, or their principals, such as "User:CN=alice".
+    allow_everyone_if_no_acl_found: Whether everything is allowed on a resource for which there is no ACL.
 
     max_request_bytes:  Maximum size of a request. The broker closes a connection that announces a larger one.
     max_bytes_without_records: Maximum size of a request that is not a Produce request. Decoding then takes little time.
@@ -171,6 +175,9 @@ class BrokerSettings:
     sasl_mechanisms: Sequence[str] = ()  # sasl.enabled.mechanisms
     users: dict[str, str] = field(default_factory=dict, repr=False)
     sasl_session_ms: int = 0  # connections.max.reauth.ms
+    authorizer: bool = False  # authorizer.class.name
+    super_users: Sequence[str] = ()  # super.users
+    allow_everyone_if_no_acl_found: bool = False  # allow.everyone.if.no.acl.found
 
     # Limits
     max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
@@ -198,6 +205,7 @@ class BrokerSettings:
                     raise ValueError(f"{one.name} must be {text}, got an empty string")
         _check_security(self)
         _check_listeners(self)
+        _check_authorizer(self)
         for name, value in self.topic_defaults.items():
             try:
                 topic_configs.check(name, value)
@@ -255,6 +263,23 @@ def _check_listeners(settings: BrokerSettings) -> None:
             raise ValueError(f"listeners: {named[0]} requires {option}")
         if getattr(settings, option) and not named:
             raise ValueError(f"{option} has no effect: listeners has no protocol with {part}")
+
+
+def _check_authorizer(settings: BrokerSettings) -> None:
+    users = settings.super_users
+    if not isinstance(users, list | tuple) or not all(isinstance(name, str) for name in users):
+        raise TypeError(f"super_users must be a list of names, got {users!r}")
+    for name in users:
+        if not name.removeprefix(_USER) or (":" in name and not name.startswith(_USER)):
+            raise ValueError(f"super_users: expected the name of a user or a principal {_USER}NAME, got {name!r}")
+    for option in ("super_users", "allow_everyone_if_no_acl_found"):
+        if getattr(settings, option) and not settings.authorizer:
+            raise ValueError(f"{option} has no effect without an authorizer: set authorizer=True")
+
+
+def principal_of(user: str) -> str:
+    """Return the principal of a super user."""
+    return user if user.startswith(_USER) else _USER + user
 
 
 def _check_dict(name: str, value: object, kind: type) -> None:

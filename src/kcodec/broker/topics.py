@@ -20,6 +20,7 @@ from uuid import UUID
 
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
+from kcodec.broker.authorizer.acls import AclTable
 from kcodec.broker.clock import Clock
 from kcodec.broker.derived_file import try_write_small, write_checkpoint
 from kcodec.broker.partition_log import LogSettings, PartitionLog
@@ -119,6 +120,7 @@ class Topics:
         self.scram_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: As far as the passwords come from the setting `users`; they may have been altered since.
         self.configured_credentials: dict[tuple[str, str], ScramCredential] = {}
+        self.acls = AclTable()
         #: Called with the name of a deleted topic.
         self.on_deleted: Callable[[str], None] = lambda name: None
         home = None if directory is None else directory / f"{CLUSTER_METADATA_TOPIC}-0"
@@ -247,6 +249,10 @@ class Topics:
         """Write and apply records of SCRAM credentials."""
         self._write(*records)
 
+    def change_acls(self, records: Iterable[MetadataRecord]) -> None:
+        """Write and apply records of ACLs."""
+        self._write(*records)
+
     def change_leader_epoch(self, topic: Topic, partition: Partition) -> None:
         """Elect the leader of a partition again, which raises its leader epoch by 1."""
         node = self._settings.node_id
@@ -348,6 +354,10 @@ class Topics:
                 key = (record.name, MECHANISM_NAMES[record.mechanism])
                 for credentials in (self.scram_credentials, self.configured_credentials):
                     credentials.pop(key, None)
+            case messages.AccessControlEntryRecord():
+                self.acls.add(record)
+            case messages.RemoveAccessControlEntryRecord():
+                self.acls.remove(record)
             case messages.ProducerIdsRecord():
                 self._end_of_block = record.next_producer_id
             case messages.RegisterBrokerRecord():
@@ -481,4 +491,6 @@ _RECORDS: tuple[type[MetadataRecord], ...] = (
     messages.FeatureLevelRecord,
     messages.UserScramCredentialRecord,
     messages.RemoveUserScramCredentialRecord,
+    messages.AccessControlEntryRecord,
+    messages.RemoveAccessControlEntryRecord,
 )

@@ -73,6 +73,15 @@ def parser() -> Parser:
     found.add_argument(
         "--users", metavar="FILE", help="users that log in: a line NAME=PASSWORD for each, in UTF-8; see docs/broker.md"
     )
+    found.add_argument("--authorizer", action="store_true", help="clients need permissions (ACLs)")
+    found.add_repeatable(
+        "--super-user", metavar="NAME", help="a user that needs no permissions, by name or principal: User:CN=alice"
+    )
+    found.add_argument(
+        "--allow-everyone-if-no-acl-found",
+        action="store_true",
+        help="allow everything on a resource for which there is no ACL",
+    )
     found.add_argument("--trace", metavar="FILE", help="write each request and its response to FILE, as JSON lines")
     return found
 
@@ -103,6 +112,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         ssl_client_auth=options.ssl_client_auth,
         sasl_mechanisms=options.sasl_mechanism,
         users={} if options.users is None else users_of_file(options.users),
+        authorizer=options.authorizer,
+        super_users=options.super_user,
+        allow_everyone_if_no_acl_found=options.allow_everyone_if_no_acl_found,
     )
     rules: list[dict[str, Any]] = [parse_rule(text) for text in options.fault]
     ended = threading.Event()

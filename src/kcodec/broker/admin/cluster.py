@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CreatePartitions, DescribeTopicPartitions, DescribeCluster, and ACLs.
-
-There is no authorizer. Requests for ACLs get SECURITY_DISABLED, as from Apache Kafka without an authorizer.
-"""
+"""CreatePartitions, DescribeTopicPartitions and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -15,12 +12,10 @@ from kcodec.broker.topics import MOST_PARTITIONS, Partition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-#: All operations that the cluster and a topic have, as bits: without an authorizer everything is allowed.
+#: All operations that the cluster and a topic have, as bits. The authorizer removes those that are not allowed.
 CLUSTER_OPERATIONS = 8096
 TOPIC_OPERATIONS = 3576
 BROKERS, CONTROLLERS = 1, 2
-NO_AUTHORIZER = "No Authorizer is configured."
-NONE_ON_THE_BROKER = "No Authorizer is configured on the broker"
 
 
 class ClusterAdminApis:
@@ -35,9 +30,6 @@ class ClusterAdminApis:
             Api(messages.CreatePartitionsRequest, (0, 3), self.create_partitions),
             Api(messages.DescribeTopicPartitionsRequest, (0, 0), self.describe_partitions),
             Api(messages.DescribeClusterRequest, (0, 2), self.describe_cluster),
-            Api(messages.DescribeAclsRequest, (1, 3), _describe_acls),
-            Api(messages.CreateAclsRequest, (1, 3), _create_acls),
-            Api(messages.DeleteAclsRequest, (1, 3), _delete_acls),
         ]
 
     # Partitions
@@ -158,19 +150,3 @@ class ClusterAdminApis:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response
-
-
-def _describe_acls(context: RequestContext, request: messages.DescribeAclsRequest) -> messages.DescribeAclsResponse:
-    return messages.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NONE_ON_THE_BROKER)
-
-
-def _create_acls(context: RequestContext, request: messages.CreateAclsRequest) -> messages.CreateAclsResponse:
-    code = ErrorCode.SECURITY_DISABLED
-    results = [messages.AclCreationResult(error_code=code, error_message=NO_AUTHORIZER) for _ in request.creations]
-    return messages.CreateAclsResponse(results=results)
-
-
-def _delete_acls(context: RequestContext, request: messages.DeleteAclsRequest) -> messages.DeleteAclsResponse:
-    code = ErrorCode.SECURITY_DISABLED
-    results = [messages.DeleteAclsFilterResult(error_code=code, error_message=NO_AUTHORIZER) for _ in request.filters]
-    return messages.DeleteAclsResponse(filter_results=results)

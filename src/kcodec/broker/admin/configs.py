@@ -203,10 +203,7 @@ class ConfigApis:
         for resource in request.resources:
             kind, name = resource.resource_type, resource.resource_name
             response = messages.AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
-            changes = [
-                ConfigChange(config.name, getattr(config, "config_operation", SET), config.value)
-                for config in resource.configs
-            ]
+            changes = changes_of(resource)
             try:
                 if counts[kind, name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -221,11 +218,7 @@ class ConfigApis:
     def _alter_one(
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, is_whole: bool, validate_only: bool
     ) -> None:
-        if len({change.name for change in changes}) < len(changes):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        missing = [change.name for change in changes if change.value is None and change.operation != DELETE]
-        if missing:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
+        check_changes(changes)
         if kind == BROKER:
             self._check_broker(name, "Unexpected broker id, expected {}, but received {}")
             fixed = [one.name for one in changes if one.name not in _THROTTLES or one.operation != DELETE]
@@ -248,6 +241,22 @@ class ConfigApis:
                 self._host.topics.set_configs(topic, configs)
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def changes_of(
+    resource: messages.AlterConfigsResource | messages.IncrementalAlterConfigsResource,
+) -> list[ConfigChange]:
+    """Return the changes of a resource. AlterConfigs has no operations."""
+    return [ConfigChange(one.name, getattr(one, "config_operation", SET), one.value) for one in resource.configs]
+
+
+def check_changes(changes: Sequence[ConfigChange]) -> None:
+    """Raise ApiError (INVALID_REQUEST) if a configuration is named twice or has no value (ConfigAdminManager)."""
+    if len({change.name for change in changes}) < len(changes):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    missing = [change.name for change in changes if change.value is None and change.operation != DELETE]
+    if missing:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
 
 
 def changed_configs(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kcodec.broker.api import ApiError, RequestContext
+from kcodec.broker.authorizer.acls import Operation, ResourceType
 from kcodec.broker.groups.classic_group import ClassicGroup
 from kcodec.broker.groups.consumer_group import (
     LEAVE_EPOCH,
@@ -58,6 +59,14 @@ def metadata_hash(topics: Mapping[str, int]) -> int:
         return 0
     text = "\0".join(f"{name}\0{count}" for name, count in sorted(topics.items()))
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
+
+
+def _described(context: RequestContext, names: list[str]) -> list[str]:
+    """Return the names of the topics that the client may describe."""
+    client, authorizer = context.connection, context.connection.authorizer
+    if authorizer is None:
+        return names
+    return [one for one in names if authorizer.allows(client, Operation.DESCRIBE, ResourceType.TOPIC, one)]
 
 
 class ConsumerProtocol:
@@ -127,7 +136,7 @@ class ConsumerProtocol:
         members[member_id] = updated
         if updated != member or member_id not in group.members:
             records.append(updated.subscription_record(group.group_id))
-        epoch = self._next_epoch(group, member, updated, members, records)
+        epoch = self._next_epoch(context, group, member, updated, members, records)
         target = group.target.get(member.member_id, {})
         if updated.instance_id is not None and updated.instance_id not in group.static_members:
             # Kafka looks up the target of a static member by its instance id. A known member that names one for the
@@ -251,6 +260,7 @@ class ConsumerProtocol:
 
     def _next_epoch(
         self,
+        context: RequestContext,
         group: ConsumerGroup,
         member: ConsumerMember,
         updated: ConsumerMember,
@@ -267,7 +277,7 @@ class ConsumerProtocol:
         if any(one.pattern for one in members.values()):
             names = {topic.name for topic in self._table.host.topics}
             if updated.pattern not in {"", *group.patterns} or names != group.matched_names:
-                self._table.host.clock.call_later(0, lambda: self.resolve_patterns(group.group_id))
+                self._table.host.clock.call_later(0, lambda: self.resolve_patterns(group.group_id, context))
         known_hash = self._metadata_hash(group, members.values())
         if not needs_epoch and known_hash == group.metadata_hash:
             return group.epoch
@@ -305,8 +315,11 @@ class ConsumerProtocol:
 
     # Expressions
 
-    def resolve_patterns(self, group_id: str) -> None:
-        """Match the regular expressions of a group with the topics, and begin an epoch if the result has changed."""
+    def resolve_patterns(self, group_id: str, context: RequestContext) -> None:
+        """Match the regular expressions of a group with the topics, and begin an epoch if the result has changed.
+
+        As in Kafka, only topics match that the client of the latest heartbeat may describe.
+        """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return
@@ -315,7 +328,7 @@ class ConsumerProtocol:
         records = [
             pattern_record(group_id, pattern, found, now_ms)
             for pattern in sorted({member.pattern for member in group.members.values()} - {""})
-            for found in [matching_topics(pattern, names)]
+            for found in [_described(context, matching_topics(pattern, names))]
             if group.patterns.get(pattern) != frozenset(found)
         ]
         before = {member_id: group.topics_of(member) for member_id, member in group.members.items()}

@@ -138,7 +138,15 @@ class OffsetRequests:
         """Return the response if no partition of the request exists, in which case the transaction is not checked."""
         if any(self._is_there(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions):
             return None
-        return _transactional_response(request, lambda name, partition: _unknown(name))
+        return self.refused_transactional(request, ErrorCode.NONE)
+
+    def refused_transactional(
+        self, request: messages.TxnOffsetCommitRequest, code: ErrorCode
+    ) -> messages.TxnOffsetCommitResponse:
+        """Return a response with an error code for each partition that exists."""
+        return _transactional_response(
+            request, lambda name, one: code if self._is_there(name, one.partition_index) else _unknown(name)
+        )
 
     def commit_transactional(
         self, context: RequestContext, request: messages.TxnOffsetCommitRequest

@@ -104,20 +104,20 @@ class TransactionHandlers:
             # only brokers may add internal topics
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             others = ErrorCode.OPERATION_NOT_ATTEMPTED
-            return _results({one: code if one[0] in INTERNAL_TOPICS else others for one in wanted})
+            return results_of({one: code if one[0] in INTERNAL_TOPICS else others for one in wanted})
         if unknown:
             others = ErrorCode.OPERATION_NOT_ATTEMPTED
             codes = {one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in unknown else others for one in wanted}
-            return _results(codes)
+            return results_of(codes)
         try:
             if verify_only:
-                return _results(self._coordinator.verify(transactional_id, producer, wanted))
+                return results_of(self._coordinator.verify(transactional_id, producer, wanted))
             client_version = EPOCH_BUMP_VERSION if context.api_version >= _BATCHED_VERSION else 0
             self._coordinator.add_partitions(transactional_id, producer, frozenset(wanted), client_version)
         except ApiError as error:
             code = _known(error.code, context, _FENCED_VERSION)
-            return _results(dict.fromkeys(wanted, code))
-        return _results(dict.fromkeys(wanted, ErrorCode.NONE))
+            return results_of(dict.fromkeys(wanted, code))
+        return results_of(dict.fromkeys(wanted, ErrorCode.NONE))
 
     def add_offsets(
         self, context: RequestContext, request: messages.AddOffsetsToTxnRequest
@@ -278,7 +278,8 @@ def _known(code: ErrorCode, context: RequestContext, fenced_version: int) -> Err
     return code
 
 
-def _results(codes: dict[TopicPartition, ErrorCode]) -> list[messages.AddPartitionsToTxnTopicResult]:
+def results_of(codes: dict[TopicPartition, ErrorCode]) -> list[messages.AddPartitionsToTxnTopicResult]:
+    """Return the results of AddPartitionsToTxn for partitions and their error codes."""
     named: dict[str, list[messages.AddPartitionsToTxnPartitionResult]] = {}
     for (topic, number), code in codes.items():
         result = messages.AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)

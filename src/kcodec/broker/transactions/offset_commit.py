@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from kcodec.broker.api import Api, ApiError, RequestContext
-from kcodec.broker.error_responses import error_response
 from kcodec.broker.groups.offset_requests import OffsetRequests
 from kcodec.broker.internal_topics import GroupHost
 from kcodec.broker.produce import verification_code
@@ -50,10 +49,10 @@ class TxnOffsetCommit:
         if found is not None:
             return found
         if not request.group_id:
-            return error_response(request, context.api_version, ErrorCode.INVALID_GROUP_ID)
+            return self._offsets.refused_transactional(request, ErrorCode.INVALID_GROUP_ID)
         code = self._verified(context, request)
         if code is not ErrorCode.NONE:
-            return error_response(request, context.api_version, _COORDINATOR_CODES.get(code, code))
+            return self._offsets.refused_transactional(request, _COORDINATOR_CODES.get(code, code))
         return self._offsets.commit_transactional(context, request)
 
     def _verified(self, context: RequestContext, request: messages.TxnOffsetCommitRequest) -> ErrorCode:
