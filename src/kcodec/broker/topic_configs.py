@@ -102,6 +102,8 @@ def check(name: str, value: str) -> None:
             expected = f"Value must be between {least} and {most}"
     elif config.choices:
         found = items_of(value) if config.type == LIST else [value]
+        if config.type == LIST and value and len(found) < value.count(",") + 1:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Configuration '{name}' values must not be empty.")
         refused = [item for item in found if item not in config.choices]
         if refused:
             wrong, expected = refused[0], f"String must be one of: {', '.join(config.choices)}"

@@ -77,8 +77,11 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def config(self, name: str) -> str:
-        """Return a setting: the value of the topic, the value of the broker, or the default."""
-        return self.configs.get(name) or self._defaults.get(name) or topic_configs.CONFIGS[name].default
+        """Return a setting: the value of the topic, the value of the broker, or the default. A list may be empty."""
+        for configs in (self.configs, self._defaults):
+            if name in configs:
+                return configs[name]
+        return topic_configs.CONFIGS[name].default
 
     def log_settings(self) -> LogSettings:
         """Return the settings of the topic's logs."""

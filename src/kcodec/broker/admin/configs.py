@@ -24,7 +24,9 @@ from kcodec.protocol.schema import Response
 BROKER, BROKER_LOGGER, CLIENT_METRICS = 4, 8, 16
 SET, DELETE, APPEND, SUBTRACT = range(4)
 # ConfigSource: where a value comes from.
-DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 4, 5, 8
+DYNAMIC_TOPIC, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 3, 4, 5, 8
+#: The controller of Kafka stores this setting for all brokers when it starts (KIP-966), from Kafka 4.1 on.
+_STORED = "min.insync.replicas"
 #: Setting of the broker in Kafka's words -> field of BrokerSettings.
 _BROKER_FIELDS = {
     "auto.create.topics.enable": "auto_create_topics",
@@ -123,7 +125,7 @@ class ConfigApis:
             return {key: self._topic_config(topic, key) for key in sorted(shown)}
         if kind == BROKER:
             self._check_broker(name, "Unexpected broker id, expected {} or empty string, but received {}")
-            return self._broker_configs() if name else {}
+            return self._broker_configs() if name else {_STORED: self._stored_config()}
         if kind == GROUP:
             if not name:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
@@ -142,11 +144,18 @@ class ConfigApis:
         known, defaults = topic_configs.CONFIGS[name], self._host.settings.topic_defaults
         if name in topic.configs:
             origins.append((name, topic.configs[name], DYNAMIC_TOPIC))
+        if name == _STORED:
+            origins.append((name, defaults.get(name, known.default), DYNAMIC_DEFAULT_BROKER))
         if known.broker_name is not None and name in defaults:
             origins.append((known.broker_name, defaults[name], STATIC_BROKER))
         if known.broker_name is not None:
             origins.append((known.broker_name, known.default, DEFAULT))
         return _described(name, topic.config(name), known.type, origins)
+
+    def _stored_config(self) -> messages.DescribeConfigsResourceResult:
+        known = topic_configs.CONFIGS[_STORED]
+        value = self._host.settings.topic_defaults.get(_STORED, known.default)
+        return _described(_STORED, value, known.type, [(_STORED, value, DYNAMIC_DEFAULT_BROKER)])
 
     def _broker_configs(self) -> dict[str, messages.DescribeConfigsResourceResult]:
         listeners = ",".join(f"{one.protocol}://{one.address}" for one in self._host.listeners)
@@ -156,10 +165,11 @@ class ConfigApis:
             is_long = name.endswith(".ms") and "transaction" not in name and "group" not in name
             kind = BOOLEAN if isinstance(value, bool) else LONG if is_long else INT
             found[name] = (str(value).lower(), kind)
-        return {
+        described = {
             name: _described(name, value, kind, [(name, value, STATIC_BROKER)], read_only=True)
-            for name, (value, kind) in sorted(found.items())
+            for name, (value, kind) in found.items()
         }
+        return dict(sorted({**described, _STORED: self._stored_config()}.items()))
 
     def _check_broker(self, name: str, text: str) -> None:
         if name and not name.lstrip("-").isdecimal():
@@ -273,7 +283,7 @@ def changed_configs(
         if operation == DELETE:
             configs.pop(name, None)
         elif operation == SET:
-            configs[name] = value or ""
+            configs[name] = without_repeats(name, value or "")
         elif operation in (APPEND, SUBTRACT):
             if topic_configs.CONFIGS[name].type != LIST:
                 verb = "APPEND" if operation == APPEND else "SUBTRACT"
@@ -289,6 +299,15 @@ def changed_configs(
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operation {operation} for {name}")
     return configs
+
+
+def without_repeats(name: str, value: str) -> str:
+    """Return the value of a setting. In a list, each item stays once, unless the list has empty items, which `check`
+    refuses."""
+    known = topic_configs.CONFIGS[name]
+    if known.type != LIST or not known.choices or len(items_of(value)) < value.count(",") + 1:
+        return value
+    return ",".join(dict.fromkeys(items_of(value)))
 
 
 def changed_group_configs(before: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
