@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from embedded_subscriptions import subscription
+
 from kcodec.broker.api import Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.groups import GroupCoordinator
@@ -104,11 +106,11 @@ class MemoryGroups:
     # Shorter forms of requests.
 
     def join(self, group: str, member: str = "", **fields: Any) -> Reply:
-        """JoinGroup of a consumer."""
+        """JoinGroup of a consumer. owned: topic -> partitions that the member reports to own."""
         version = fields.pop("version", 9)
         names = fields.pop("protocols", ("range", "roundrobin"))
-        subscription = messages.ConsumerProtocolSubscription(topics=fields.pop("topics", ["t"])).encode(0)
-        protocols = [messages.JoinGroupRequestProtocol(name=one, metadata=b"\0\0" + subscription) for one in names]
+        content = subscription(fields.pop("topics", ["t"]), fields.pop("owned", {}))
+        protocols = [messages.JoinGroupRequestProtocol(name=one, metadata=content) for one in names]
         known: dict[str, Any] = {
             "session_timeout_ms": 10_000,
             "rebalance_timeout_ms": 20_000,
