@@ -47,6 +47,7 @@ class KafkaConnection:
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), RESPONSE_SECONDS)
         self._waiting: tuple[Any, int] | None = None
+        self._early: Any = None
 
     def begin(self, request: Any, version: int) -> None:
         """Send a request."""
@@ -56,15 +57,24 @@ class KafkaConnection:
     @property
     def is_ready(self) -> bool:
         """Return whether bytes of a response have arrived."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return self._early is not None or bool(select.select([self._socket], [], [], 0)[0])
 
     def finish(self) -> Any:
         """Return the response. Raise TimeoutError if it does not come."""
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
         assert self._waiting is not None
         kind, version = self._waiting
         frame = read_frame(self._socket)
         assert frame is not None, f"Kafka closed the connection after {kind.__name__} version {version}"
         return decode_response(memoryview(frame), kind, version)
+
+    def peek(self) -> Any:
+        """Return the response, which `finish` returns as well, or None if it has not arrived."""
+        if self.is_ready:
+            self._early = self.finish()
+        return self._early
 
     def ask(self, request: Any, version: int) -> Any:
         """Send a request and return the response."""
@@ -275,6 +285,7 @@ class Walk:
                                 member.subscribed_topic_regex,
                                 _numbers(member.assignment.topic_partitions),
                                 _numbers(member.target_assignment.topic_partitions),
+                                member.member_type,
                             )
                             for member in one.members
                         ),
