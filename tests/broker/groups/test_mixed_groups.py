@@ -162,6 +162,7 @@ def test_a_member_has_its_own_assignors_in_the_record() -> None:
         if one.value is not None and one.key[:2] == b"\0\5"
     ]
     classic, modern = (one.classic_member_metadata for one in values)
+    assert classic is not None
     assert (classic.session_timeout_ms, [one.name for one in classic.supported_protocols]) == (
         10_000,
         ["range", "roundrobin"],
@@ -306,9 +307,10 @@ def test_requests_of_classic_members_are_validated() -> None:
     assert groups.heartbeat("g", member, 2) == ErrorCode.ILLEGAL_GENERATION
     assert groups.sync("g", member, 1).now.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     groups.join("g", member)
-    for fields in ({"protocol_name": "roundrobin"}, {"protocol_type": "connect"}):
-        assert groups.sync("g", member, 2, **fields).now.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    for fields in ({"protocols": ["sticky"]}, {"protocol_type": "connect"}):
+    for named in ({"protocol_name": "roundrobin"}, {"protocol_type": "connect"}):
+        assert groups.sync("g", member, 2, **named).now.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    others: list[dict[str, Any]] = [{"protocols": ["sticky"]}, {"protocol_type": "connect"}]
+    for fields in others:
         assert groups.join("g", "x", **fields).now.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert groups.leave("g", "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.leave("g", "n") == ErrorCode.NONE

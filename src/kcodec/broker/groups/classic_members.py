@@ -139,12 +139,18 @@ class ClassicMembers:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._rebalance.cancel_timer("sync", group.group_id, member.member_id)
         self._rebalance.start_session(group.group_id, member.member_id, side.session_timeout_ms)
-        assigned = {topic_id: frozenset(epochs) for topic_id, epochs in member.assigned.items()}
         return messages.SyncGroupResponse(
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            assignment=write_assignment(names_of(assigned, self._table.host.topics), side.subscription),
+            assignment=self._assignment(member, side),
         )
+
+    def _assignment(self, member: ConsumerMember, side: ClassicSide) -> bytes:
+        assigned = {topic_id: frozenset(epochs) for topic_id, epochs in member.assigned.items()}
+        try:
+            return write_assignment(names_of(assigned, self._table.host.topics), side.subscription)
+        except DecodeError as error:  # a member of a converted group, of which only another subscription was read
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def heartbeat(self, request: messages.HeartbeatRequest, group: ConsumerGroup) -> messages.HeartbeatResponse:
         """Respond to Heartbeat, which extends the session of the member."""

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.broker.api import ApiError
+from kcodec.broker.groups.classic_group import CONSUMER_PROTOCOL_TYPE
 from kcodec.broker.groups.group_log import (
     CommitRequest,
     GroupRecord,
@@ -212,7 +213,7 @@ class ConsumerGroup:
         one of them as well."""
         sides = [dict(one.classic.protocols) for one in self.members.values() if one.classic is not None]
         is_common = any(all(name in side for side in sides) for name in names)
-        return protocol_type == "consumer" and is_common
+        return protocol_type == CONSUMER_PROTOCOL_TYPE and is_common
 
     def awaits_release(self, member: ConsumerMember) -> bool:
         """Return whether another member still owns a partition of the target assignment of this member."""
