@@ -110,7 +110,7 @@ class MixedWalk(Walk):
 
     def run(self, steps: int) -> None:
         """Take steps until something differs."""
-        pauses = {steps // 3, steps * 2 // 3, steps - 1} if self.has_timeouts else set()
+        pauses = {steps // 4, steps // 2, steps * 3 // 4} if self.has_timeouts else set()
         for number in range(steps):
             free = [slot for slot in self.members if slot.reply is None]
             if number in pauses:
