@@ -89,13 +89,18 @@ class MemoryGroups:
     def restart(self) -> None:
         """Forget the coordinator, and read its log again."""
         self.coordinator.unload()
-        self.coordinator = GroupCoordinator(self.host)
+        self.coordinator = self.recovered()
+        self.coordinator.loaded()
+
+    def recovered(self) -> GroupCoordinator:
+        """Return another coordinator that has read the log, without timers."""
+        coordinator = GroupCoordinator(self.host)
         topic = self.topics.get(CONSUMER_OFFSETS_TOPIC)
         assert topic is not None
         for partition in topic.partitions:
             for entry in replayed(partition.log):
-                self.coordinator.replay(partition.number, entry)
-        self.coordinator.loaded()
+                coordinator.replay(partition.number, entry)
+        return coordinator
 
     def records(self, group_id: str) -> list[InternalRecord]:
         """The records in the partition of a group."""

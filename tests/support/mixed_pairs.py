@@ -8,7 +8,7 @@ assignments depend on them. Responses and, at the end of a walk, the records of 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
@@ -18,12 +18,15 @@ from group_pairs import ABSENT, PROCESSING_SECONDS, RESPONSE_SECONDS, KafkaConne
 from memory_groups import MemoryGroups
 
 from kcodec.broker.groups.classic_group import ClassicGroup
+from kcodec.broker.groups.consumer_group import ConsumerGroup
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 GONE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 GROUP_RESOURCE = 32
 DYNAMIC, STATIC = 3, 2
+#: The longest malformed assignment of a walk.
+MALFORMED_BYTES = 3
 #: In walks with timeouts: the short ones, and how long a walk lets time pass.
 TIMEOUT_MS, PAUSE_MS = 2_000, 2_600
 
@@ -120,6 +123,8 @@ class MixedWalk(Walk):
             else:
                 self.act(self.random.choice(free))
             self.count_conversions()
+            if self.random.random() < 0.05:
+                self.check_recovery()
             if self.differences or self.is_over:
                 break
         self.leave_all()
@@ -136,6 +141,18 @@ class MixedWalk(Walk):
             self.counts["Conversion", f"to {protocol}"] += 1
         self.protocol = protocol
 
+    def check_recovery(self) -> None:
+        """Compare a group of the consumer protocol in memory with the group that a restart would read from the log."""
+        group = self.groups.coordinator._table.groups.get(self.group)
+        if isinstance(group, ConsumerGroup):
+            found = self.groups.recovered()._table.groups.get(self.group)
+            assert isinstance(found, ConsumerGroup)
+            self.counts["Recovery", "compared"] += 1
+            for one in fields(group):
+                seen, expected = getattr(found, one.name), getattr(group, one.name)
+                if one.name != "matched_names" and seen != expected:
+                    self.differences.append(f"after a restart, {one.name} is {seen}, expected {expected}")
+
     def act(self, slot: MixedSlot) -> None:
         """One request of a member: mostly one that a client would send."""
         chances: dict[str, int]
@@ -145,7 +162,7 @@ class MixedWalk(Walk):
             chances = {"heartbeat": 4, "join": 12 if slot.must_join else 1, "sync": 12 if slot.must_sync else 1}
             chances |= {"leave": 1, "report": 1, "commit_own": 1, "fetch_own": 1}
         elif slot.kind == "consumer":
-            chances = {"report": 12, "leave": 1, "join": 1, "commit_own": 1, "fetch_own": 1}
+            chances = {"report": 12, "leave": 2, "join": 1, "commit_own": 1, "fetch_own": 1}
         else:
             chances = {"join": 6, "report": 3}
         kind = self.random.choices(list(chances), list(chances.values()))[0]
@@ -205,7 +222,7 @@ class MixedWalk(Walk):
             case messages.SyncGroupResponse() if code == 0:
                 slot.must_sync = False
                 content = bytes(theirs.assignment)
-                slot.assigned = assigned(content) if content[:1] == b"\0" and len(content) > 2 else {}
+                slot.assigned = assigned(content) if content[:1] == b"\0" and len(content) > MALFORMED_BYTES else {}
             case messages.HeartbeatResponse() | messages.SyncGroupResponse():
                 if code == ErrorCode.REBALANCE_IN_PROGRESS:
                     slot.must_join, slot.must_sync = True, False
