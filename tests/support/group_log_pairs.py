@@ -78,13 +78,13 @@ def shown_records(pairs: Iterable[Pair], group: str) -> list[str]:
     ]
 
 
-def _masked(plain: dict[str, Any] | None) -> dict[str, Any] | None:
-    if plain is None:
-        return None
-    for name in MASKED:
-        if name in plain:
-            plain[name] = bool(plain[name])
-    for name in ("members", "topic_partitions", "assigned_partitions", "partitions_pending_revocation"):
-        if name in plain:
-            plain[name] = sorted(plain[name], key=str)
-    return plain
+def _masked(value: Any) -> Any:
+    """Return a value of the log without what is not compared. Lists are sorted: their order comes from hash tables."""
+    if isinstance(value, list):
+        return sorted((_masked(one) for one in value), key=str)
+    if not isinstance(value, dict):
+        return value
+    if "assignment_epochs" in value:
+        value = value | {"partitions": list(zip(value["partitions"], value["assignment_epochs"], strict=True))}
+        del value["assignment_epochs"]
+    return {name: bool(one) if name in MASKED else _masked(one) for name, one in value.items()}

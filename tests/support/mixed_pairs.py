@@ -31,6 +31,14 @@ MALFORMED_BYTES = 3
 TIMEOUT_MS, PAUSE_MS = 2_000, 2_600
 
 
+def bucket(name: str) -> int:
+    """Return the bucket of a string in a java.util.HashMap with few elements."""
+    value = 0
+    for character in name.encode("ascii"):
+        value = (value * 31 + character) % (1 << 32)
+    return (value ^ value >> 16) % 16
+
+
 @dataclass
 class MixedSlot(Slot):
     """A member.
@@ -83,6 +91,9 @@ class MixedWalk(Walk):
         self.ids: list[Any] = []
         self.groups = self._groups()
         self.protocol = ""
+        #: The choice of the uniform assignor depends on the order of ids in a hash table, which is not compared if two
+        #: ids have the same bucket, and if subscriptions differ. With "range", all ids and subscriptions are possible.
+        self.assignor = self.random.choice(["range", "uniform"])
         self.log = GroupLog(self.tools, group)
         interval = messages.IncrementalAlterableConfig(name="consumer.assignment.interval.ms", value="0")
         resource = messages.IncrementalAlterConfigsResource(
@@ -127,9 +138,9 @@ class MixedWalk(Walk):
                 self.check_recovery()
             if self.differences or self.is_over:
                 break
-        self.leave_all()
         if not self.differences:
             self.compare_records()
+        self.leave_all()
 
     def count_conversions(self) -> None:
         """Count the conversions of groups with members."""
@@ -140,6 +151,12 @@ class MixedWalk(Walk):
         if self.protocol and protocol not in ("", self.protocol):
             self.counts["Conversion", f"to {protocol}"] += 1
         self.protocol = protocol
+
+    def fits(self, member_id: str) -> bool:
+        """Return whether the assignor does not depend on the place of this id in its bucket."""
+        group = self.groups.coordinator._table.groups.get(self.group)
+        known = {*(() if group is None else group.members), *(slot.me.member_id for slot in self.members)}
+        return self.assignor == "range" or bucket(member_id) not in map(bucket, known - {member_id, ""})
 
     def check_recovery(self) -> None:
         """Compare a group of the consumer protocol in memory with the group that a restart would read from the log."""
@@ -232,7 +249,11 @@ class MixedWalk(Walk):
                 slot.kind = ""
         if code in GONE:
             slot.kind, slot.assigned, slot.me.owned = "", {}, []
-            slot.me.member_id = slot.me.member_id if slot.instance else ""
+            slot.me.member_id = (
+                "" if slot.instance is None and code == ErrorCode.UNKNOWN_MEMBER_ID else slot.me.member_id
+            )
+        if code == ErrorCode.MEMBER_ID_REQUIRED and not self.fits(slot.me.member_id):
+            slot.me.member_id = ""
 
     def compare(self, slot: Slot, ours: Any, theirs: Any) -> None:
         """Compare two responses. Kafka chooses the leader by a hash table, and the embedded coordinator takes it."""
@@ -246,7 +267,10 @@ class MixedWalk(Walk):
     # Requests of classic members
 
     def join(self, slot: MixedSlot) -> None:
-        """JoinGroup."""
+        """JoinGroup. The id of a static member cannot be chosen."""
+        if self.assignor == "uniform" and slot.instance is not None:
+            self.report(slot)
+            return
         version = self.random.randint(4 if slot.instance is None else 5, 9)
         names = self.random.choice([["a", "b"]] * 16 + [["b"], ["b", "a"], ["c"]])
         protocol_type = self.random.choice(["consumer"] * 30 + ["connect"])
@@ -254,7 +278,7 @@ class MixedWalk(Walk):
         if slot.kind and slot.instance is None:
             known = "own"
         elif self.random.random() < 0.1:
-            known = self.random.choice(["own", "none", "wrong"])
+            known = self.random.choice(["own", "none", "wrong" if self.assignor == "range" else "own"])
         member_id = {"own": slot.me.member_id, "pending": slot.me.member_id, "none": "", "wrong": "nobody"}[known]
         if slot.kind == "consumer" and slot.instance is None and self.random.random() < 0.7:
             self.report(slot, "leave")
@@ -277,13 +301,18 @@ class MixedWalk(Walk):
         if chance < 0.03:
             return self.random.choice([b"", b"\0", b"\xff\xff\0\0\0\0", b"\0\1\0\0"])
         version = self.random.randint(0, 3)
-        topics = self.random.choice([[self.twelve]] * 6 + [[self.twelve, ABSENT]])
+        topics = self.some_topics()
         is_cooperative = slot.is_cooperative != (chance > 0.95)
         owned = slot.assigned if is_cooperative and version else {}
         if not is_cooperative:
             slot.assigned = {}
         rack = "r" if version == 3 and chance < 0.3 else None
         return subscription(topics, owned, version=version, rack=rack)
+
+    def some_topics(self) -> list[str]:
+        """The topics of a subscription."""
+        others = [[self.twelve, ABSENT]] if self.assignor == "range" else []
+        return self.random.choice([[self.twelve]] * 12 + others)
 
     def sync(self, slot: MixedSlot) -> None:
         """SyncGroup. The leader of a classic group assigns the partitions of one topic in turns."""
@@ -352,7 +381,7 @@ class MixedWalk(Walk):
             if is_same and self.random.random() < 0.7:
                 self.leave(slot)
                 return
-            member_id = member_id if is_same else f"consumer-{slot.number}-{self.random.randrange(1000)}"
+            member_id = member_id if is_same else self.new_id(slot)
             slot.me.owned = []
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group,
@@ -365,7 +394,7 @@ class MixedWalk(Walk):
             request.member_epoch, request.topic_partitions, request.rebalance_timeout_ms = 0, [], 60_000
             if self.has_timeouts:
                 request.rebalance_timeout_ms = self.random.choice([TIMEOUT_MS, 60_000])
-            request.subscribed_topic_names = self.random.choice([[self.twelve]] * 6 + [[self.twelve, ABSENT]])
+            request.subscribed_topic_names, request.server_assignor = self.some_topics(), self.assignor
         if kind == "silent":
             request.topic_partitions = None
         if kind == "lost":
@@ -373,6 +402,13 @@ class MixedWalk(Walk):
         request.member_epoch += {"ahead": 1, "behind": -1}.get(kind, 0) if request.member_epoch > 0 else 0
         request.member_epoch = {"leave": -1, "away": -2}.get(kind, request.member_epoch)
         self.send(f"report {kind} {request.member_epoch} {member_id}", slot, request, 1)
+
+    def new_id(self, slot: MixedSlot) -> str:
+        """A new id of a member of the consumer protocol. A member that was fenced mostly keeps its id."""
+        if slot.me.member_id.startswith("consumer") and self.random.random() < 0.8:
+            return slot.me.member_id
+        ids = (f"consumer-{slot.number}-{self.random.randrange(1000)}" for _ in range(1000))
+        return next(one for one in ids if self.fits(one))
 
     def commit_own(self, slot: MixedSlot) -> None:
         """OffsetCommit with the right or a wrong generation or member."""

@@ -16,6 +16,8 @@ The group coordinator differs from that of Kafka in these points:
 - Regular expressions are resolved right after the heartbeat that contains them. Kafka resolves them at most once in 10
   seconds for each group.
 - The metadata hash in the record of a consumer group has another value than in Kafka.
+- If a member without topics joins while the target assignment is not up to date, Kafka computes a target assignment in
+  which the member has partitions. It never gets them, and no other member has them. Here, the other members have them.
 - If an assignment interval is set, and a member no longer subscribes to a topic, the member gives up the partitions of
   this topic only with the next target assignment.
 """
