@@ -82,11 +82,12 @@ class ClassicProtocol:
         if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= longest:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         known = self._table.groups.get(request.group_id)
+        tombstones = []
         if isinstance(known, ConsumerGroup):
             if not known.is_empty:
                 self._join_consumer_group(join, known)
                 return
-            self._table.write(request.group_id, known.tombstones())
+            tombstones = known.tombstones()
             del self._table.groups[request.group_id]
             known = None
         if known is None and request.member_id:
@@ -101,9 +102,10 @@ class ClassicProtocol:
         else:
             self._join_new(join, group)
         if known is None and written == self._table.records_written:
-            # Kafka writes the new group before its first generation, without members
+            # Kafka writes the new group before its first generation, without members. Only with this record, it also
+            # writes the tombstones of an empty group of the consumer protocol.
             empty = ClassicGroup(group.group_id, state_timestamp=group.state_timestamp or self._table.now_ms())
-            self._table.write(group.group_id, [empty.record()])
+            self._table.write(group.group_id, [*tombstones, empty.record()])
 
     def _join_consumer_group(self, join: _Join, group: ConsumerGroup) -> None:
         try:

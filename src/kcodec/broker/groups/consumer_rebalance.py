@@ -279,13 +279,13 @@ class ConsumerRebalance:
         *,
         rebalances: bool,
     ) -> None:
-        """Convert a group to a classic one with these members, after the records of the request."""
+        """Convert a group to a classic one with these members, after the records of the request.
+
+        As in Kafka, timers are not cancelled: if the group is converted back in time, they concern it again.
+        """
         topics = self._table.host.topics
         classic = to_classic_group(group, members, self._table.now_ms(), topics)
         self._table.write(group.group_id, [*records, *group.tombstones(), classic.record()])
-        known = self._table.groups[group.group_id]
-        for member_id in (*known.members, *classic.members):
-            self.cancel_timers(group.group_id, member_id)
         self._table.groups[group.group_id] = classic
         self.adopt(classic, rebalances)
 
