@@ -542,8 +542,12 @@ class ConsumerWalk(Walk):
         """ConsumerGroupHeartbeat."""
         kinds = ["join", "own", "silent", "lost", "leave", "away", "ahead", "behind", "bad"]
         kind = kind or self.random.choices(kinds, [4, 10, 3, 1, 1, 1, 1, 1, 1])[0]
-        assignor = self.random.choice([None] * 9 + [self.assignor, self.assignor, "none"])
-        topics = self.random.choice([[self.twelve]] * 5 + [[self.twelve, ABSENT]])
+        is_range = self.assignor == "range"
+        assignor = self.random.choice(
+            [self.assignor if is_range else None] * 9 + [self.assignor, self.assignor, "none"]
+        )
+        # The uniform assignor chooses other partitions than in Kafka if subscriptions differ.
+        topics = self.random.choice([[self.twelve]] * 5 + [[self.twelve, ABSENT] if is_range else [self.twelve]])
         static = slot.instance if self.random.random() < 0.9 else None
         bad = self.random.choice(["epoch", "member", "timeout", "topics", "partitions"])
 
