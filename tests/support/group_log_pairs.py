@@ -16,6 +16,13 @@ from kcodec.protocol import messages
 #: Times, the hash of topics, and what Kafka chooses by a hash table.
 MASKED = ("commit_timestamp", "current_state_timestamp", "assignment_timestamp", "timestamp", "metadata_hash", "leader")
 _MANY_BYTES = 10_000_000
+#: The types of the records that remove a member: three tombstones, and the next epoch of the group.
+REMOVAL = [
+    "ConsumerGroupCurrentMemberAssignment",
+    "ConsumerGroupTargetAssignmentMember",
+    "ConsumerGroupMemberMetadata",
+    "ConsumerGroupMetadata",
+]
 Pair = tuple[bytes | None, bytes | None]
 
 
@@ -63,19 +70,34 @@ class GroupLog:
 
 
 def shown_records(pairs: Iterable[Pair], group: str) -> list[str]:
-    """Return the records of a group as text. The order of neighbors of the same type, which comes from hash tables in
-    Kafka, is that of their keys."""
+    """Return the records of a group as text. Neighbors of the same type, and members that are removed one after
+    another, are in the order of their keys, because their order comes from hash tables in Kafka."""
     shown = []
     for key, value in pairs:
         found = decode_coordinator_record(COORDINATOR_RECORDS[CONSUMER_OFFSETS_TOPIC], key, value)
         assert found.error is None, found
         if group in (getattr(found.key, "group", None), getattr(found.key, "group_id", None)):
             shown.append((found.type, f"{found.key} {found.version} {_masked(found.to_dict().get('value'))}"))
-    return [
+    lines = [
         text
         for _, run in groupby(shown, key=lambda one: (one[0], one[1].endswith("None")))
         for text in sorted(f"{kind} {text}" for kind, text in run)
     ]
+    removals = [place for place in range(len(lines)) if _is_removal(lines[place : place + len(REMOVAL)])]
+    while removals:
+        run = [removals.pop(0)]
+        while removals and removals[0] == run[-1] + len(REMOVAL):
+            run.append(removals.pop(0))
+        members = sorted(lines[place : place + len(REMOVAL) - 1] for place in run)
+        for place, tombstones in zip(run, members, strict=True):
+            lines[place : place + len(tombstones)] = tombstones
+    return lines
+
+
+def _is_removal(lines: list[str]) -> bool:
+    """Return whether these records remove a member and begin an epoch."""
+    kinds = [line.partition(" ")[0] for line in lines]
+    return kinds == REMOVAL and [line.endswith("None") for line in lines] == [True, True, True, False]
 
 
 def _masked(value: Any) -> Any:
