@@ -15,7 +15,7 @@ from mixed_pairs import MixedWalk
 from kcodec.testing.kafka import ApacheKafka
 
 WALKS, STEPS = 15, 30
-MIXED_WALKS, MIXED_STEPS = 8, 50
+MIXED_WALKS, MIXED_STEPS = 20, 50
 
 
 @pytest.fixture(scope="module")

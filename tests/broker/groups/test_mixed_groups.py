@@ -6,12 +6,15 @@ test_groups_on_kafka.py compares random requests to such groups with Apache Kafk
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded_subscriptions import assigned, assignment
+from embedded_subscriptions import assigned, assignment, subscription
+from group_pairs import KafkaConnection
 from memory_groups import MemoryGroups
 
+from kcodec.broker import Broker
 from kcodec.broker.settings import BrokerSettings
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -132,6 +135,42 @@ def test_a_mixed_group_survives_a_restart() -> None:
     groups.restart()
     assert kind(groups) == ("classic", "Stable")  # the state of a rebalance is not in the log
     assert groups.heartbeat("g", member, 2) == ErrorCode.NONE
+
+
+def test_a_broker_recovers_a_mixed_group_from_its_data_directory(tmp_path: Path) -> None:
+    """Both members continue after a restart, and the classic one still learns that it has to join again."""
+
+    def ask(broker: Broker, request: Any, version: int) -> Any:
+        connection = KafkaConnection(broker.bootstrap_servers)
+        connection.ask(messages.FindCoordinatorRequest(key="g"), 1)
+        response = connection.ask(request, version)
+        connection.close()
+        return response
+
+    topics: dict[str, Any] = {"topic_partitions": [], "subscribed_topic_names": ["t"], "rebalance_timeout_ms": 60_000}
+    protocols = [messages.JoinGroupRequestProtocol(name="range", metadata=subscription(["t"], ALL))]
+    join = messages.JoinGroupRequest(
+        group_id="g", member_id="m", session_timeout_ms=30_000, protocol_type="consumer", protocols=protocols
+    )
+    report = messages.ConsumerGroupHeartbeatRequest(group_id="g", member_id="n", member_epoch=0, **topics)
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("t", partitions=3)
+        assert ask(broker, report, 1).member_epoch == 2
+        assert ask(broker, join, 5).generation_id == 3
+    with Broker(data_dir=tmp_path) as broker:
+        describe = messages.ConsumerGroupDescribeRequest(group_ids=["g"])
+        members = {one.member_id: one for one in ask(broker, describe, 1).groups[0].members}
+        assert {name: one.member_type for name, one in members.items()} == {"m": 0, "n": 1}
+        report.member_epoch, report.topic_partitions = 2, None
+        assert ask(broker, report, 1).error_code == ErrorCode.NONE
+        heartbeat = messages.HeartbeatRequest(group_id="g", member_id="m", generation_id=3)
+        assert ask(broker, heartbeat, 4).error_code == ErrorCode.NONE
+        report.member_epoch = -1
+        assert ask(broker, report, 1).error_code == ErrorCode.NONE
+        assert ask(broker, heartbeat, 4).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    with Broker(data_dir=tmp_path) as broker:
+        (described,) = ask(broker, messages.DescribeGroupsRequest(groups=["g"]), 5).groups
+        assert (described.group_state, [one.member_id for one in described.members]) == ("Stable", ["m"])
 
 
 def test_the_records_of_a_conversion() -> None:
