@@ -14,6 +14,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from memory_groups import MemoryGroups, Reply
@@ -100,6 +101,14 @@ def wait_for_groups(address: str) -> None:
     connection.close()
 
 
+def bucket(name: str) -> int:
+    """Return the bucket of a string in a java.util.HashMap with few elements."""
+    value = 0
+    for character in name.encode("ascii"):
+        value = (value * 31 + character) % (1 << 32)
+    return (value ^ value >> 16) % 16
+
+
 @dataclass
 class Side:
     """The state of a member on one side, from its responses."""
@@ -137,8 +146,8 @@ class Walk:
         self.group, self.address = group, address
         self.three, self.twelve = topics
         self.groups = MemoryGroups()
-        for topic, count in zip(topics, (3, 12), strict=True):
-            self.groups.topics.create(topic, count)
+        for topic, partitions in zip(topics, (3, 12), strict=True):
+            self.groups.topics.create(topic, partitions)
         self.tools = KafkaConnection(address)
         self.slots = [Slot(Side(), Side(), KafkaConnection(address)) for _ in range(SLOTS)]
         self.slots[3].instance = "i"
@@ -514,14 +523,17 @@ class ClassicWalk(Walk):
 
 
 class ConsumerWalk(Walk):
-    """Members of the consumer protocol, on a topic of 12 partitions, so that all shares are equal."""
+    """Members of the consumer protocol, on a topic of 12 partitions, so that all shares are equal. Their ids have
+    different places in a hash table, because the uniform assignor depends on them."""
 
     def __init__(self, address: str, seed: int, group: str, topics: tuple[str, str]) -> None:
         super().__init__(address, seed, group, topics)
         #: One for all members, because the choice between two assignors with equal votes differs.
         self.assignor = self.random.choice(["uniform", "range"])
         for number, slot in enumerate(self.slots):
-            slot.ours.member_id = slot.theirs.member_id = f"member-{number}-{seed}"
+            used = {bucket(one.ours.member_id) for one in self.slots[:number]}
+            ids = (f"member-{number}-{seed}-{place}" for place in count())
+            slot.ours.member_id = slot.theirs.member_id = next(one for one in ids if bucket(one) not in used)
 
     def run(self, steps: int) -> None:
         """Take steps until something differs."""

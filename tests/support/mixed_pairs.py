@@ -14,7 +14,7 @@ from uuid import UUID
 
 from embedded_subscriptions import assigned, assignment, subscription
 from group_log_pairs import GroupLog, shown_records
-from group_pairs import ABSENT, PROCESSING_SECONDS, RESPONSE_SECONDS, KafkaConnection, Side, Slot, Walk
+from group_pairs import ABSENT, PROCESSING_SECONDS, RESPONSE_SECONDS, KafkaConnection, Side, Slot, Walk, bucket
 from memory_groups import MemoryGroups
 
 from kcodec.broker.groups.classic_group import ClassicGroup
@@ -29,14 +29,6 @@ DYNAMIC, STATIC = 3, 2
 MALFORMED_BYTES = 3
 #: In walks with timeouts: the short ones, and how long a walk lets time pass.
 TIMEOUT_MS, PAUSE_MS = 2_000, 2_600
-
-
-def bucket(name: str) -> int:
-    """Return the bucket of a string in a java.util.HashMap with few elements."""
-    value = 0
-    for character in name.encode("ascii"):
-        value = (value * 31 + character) % (1 << 32)
-    return (value ^ value >> 16) % 16
 
 
 @dataclass
