@@ -381,12 +381,13 @@ class MixedWalk(Walk):
             member_epoch=max(slot.me.epoch, 0),
             instance_id=slot.instance,
             topic_partitions=slot.me.owned,
+            server_assignor=self.assignor,
         )
         if kind == "join":
             request.member_epoch, request.topic_partitions, request.rebalance_timeout_ms = 0, [], 60_000
             if self.has_timeouts:
                 request.rebalance_timeout_ms = self.random.choice([TIMEOUT_MS, 60_000])
-            request.subscribed_topic_names, request.server_assignor = self.some_topics(), self.assignor
+            request.subscribed_topic_names = self.some_topics()
         if kind == "silent":
             request.topic_partitions = None
         if kind == "lost":
