@@ -10,7 +10,8 @@ and offset_requests.py.
 The group coordinator differs from that of Kafka in these points:
 
 - Kafka makes some choices by the order of a hash table: the next leader after the leader has left or after a group has
-  become a classic one, one of two protocols or assignors with equal votes, and the partitions that the uniform assignor moves if subscriptions differ. Here, the
+  become a classic one, one of two protocols or assignors with equal votes, the members with an additional partition if
+  the hashes of their ids collide, and the partitions that the uniform assignor moves if subscriptions differ. Here, the
   order of joining or of names decides.
 - If a member is removed while its SyncGroup waits, the request gets UNKNOWN_MEMBER_ID. Kafka never responds to it.
 - Regular expressions are resolved right after the heartbeat that contains them. Kafka resolves them at most once in 10
