@@ -6,7 +6,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from peer_clients import FAILED, Result
+from peer_clients import Result
 
 TLS = "needs a listener with TLS, which the run does not start"
 SASL = "needs a listener with SASL, which the run does not start"
@@ -114,14 +114,6 @@ KNOWN_ON_KAFKA: dict[str, dict[str, str]] = {
     },
     "confluent-kafka": {"*test_describe_operations*": SASL, "*admin.test_basic_operations*": AUTHORIZER},
 }
-#: The same for runs on the embedded broker, for tests that fail.
-KNOWN_ON_EMBEDDED: dict[str, dict[str, str]] = {
-    "confluent-kafka": {
-        "*test_consumer_upgrade_downgrade": (
-            "expects that a group with members changes its protocol; the embedded broker does not convert such a group"
-        ),
-    },
-}
 
 
 def known_reason(client: str, result: Result, kind: str, broker: str) -> str | None:
@@ -133,8 +125,6 @@ def known_reason(client: str, result: Result, kind: str, broker: str) -> str | N
         patterns |= KNOWN_WITH_FACADE.get(client, {})
     if broker == "kafka":
         patterns |= KNOWN_ON_KAFKA.get(client, {})
-    elif result.status == FAILED:
-        patterns |= KNOWN_ON_EMBEDDED.get(client, {})
     if kind == "kcodec" and client == "aiokafka" and result.test.partition("::test_")[2] in AIOKAFKA_ATTRIBUTES:
         missing = NO_ATTRIBUTE.search(result.message)
         return missing and f"uses the attribute {missing[1] or missing[2]} of a client of aiokafka"

@@ -249,7 +249,8 @@ def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded group coordinator compared with Kafka's: random requests of members of both protocols."""
-    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_group_coordinator.py"]))
+    program = ROOT / "tests" / "prove" / "prove_group_coordinator.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see group-coordinator.txt")
 
 
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:

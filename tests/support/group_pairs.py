@@ -14,6 +14,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from memory_groups import MemoryGroups, Reply
@@ -47,6 +48,7 @@ class KafkaConnection:
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), RESPONSE_SECONDS)
         self._waiting: tuple[Any, int] | None = None
+        self._early: Any = None
 
     def begin(self, request: Any, version: int) -> None:
         """Send a request."""
@@ -56,15 +58,24 @@ class KafkaConnection:
     @property
     def is_ready(self) -> bool:
         """Return whether bytes of a response have arrived."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return self._early is not None or bool(select.select([self._socket], [], [], 0)[0])
 
     def finish(self) -> Any:
         """Return the response. Raise TimeoutError if it does not come."""
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
         assert self._waiting is not None
         kind, version = self._waiting
         frame = read_frame(self._socket)
         assert frame is not None, f"Kafka closed the connection after {kind.__name__} version {version}"
         return decode_response(memoryview(frame), kind, version)
+
+    def peek(self) -> Any:
+        """Return the response, which `finish` returns as well, or None if it has not arrived."""
+        if self.is_ready:
+            self._early = self.finish()
+        return self._early
 
     def ask(self, request: Any, version: int) -> Any:
         """Send a request and return the response."""
@@ -88,6 +99,14 @@ def wait_for_groups(address: str) -> None:
         codes = {one.error_code for one in connection.ask(probes, 6).groups}
         time.sleep(PROCESSING_SECONDS)
     connection.close()
+
+
+def bucket(name: str) -> int:
+    """Return the bucket of a string in a java.util.HashMap with few elements."""
+    value = 0
+    for character in name.encode("ascii"):
+        value = (value * 31 + character) % (1 << 32)
+    return (value ^ value >> 16) % 16
 
 
 @dataclass
@@ -127,8 +146,8 @@ class Walk:
         self.group, self.address = group, address
         self.three, self.twelve = topics
         self.groups = MemoryGroups()
-        for topic, count in zip(topics, (3, 12), strict=True):
-            self.groups.topics.create(topic, count)
+        for topic, partitions in zip(topics, (3, 12), strict=True):
+            self.groups.topics.create(topic, partitions)
         self.tools = KafkaConnection(address)
         self.slots = [Slot(Side(), Side(), KafkaConnection(address)) for _ in range(SLOTS)]
         self.slots[3].instance = "i"
@@ -275,6 +294,7 @@ class Walk:
                                 member.subscribed_topic_regex,
                                 _numbers(member.assignment.topic_partitions),
                                 _numbers(member.target_assignment.topic_partitions),
+                                member.member_type,
                             )
                             for member in one.members
                         ),
@@ -503,14 +523,17 @@ class ClassicWalk(Walk):
 
 
 class ConsumerWalk(Walk):
-    """Members of the consumer protocol, on a topic of 12 partitions, so that all shares are equal."""
+    """Members of the consumer protocol, on a topic of 12 partitions, so that all shares are equal. Their ids have
+    different places in a hash table, because the uniform assignor depends on them."""
 
     def __init__(self, address: str, seed: int, group: str, topics: tuple[str, str]) -> None:
         super().__init__(address, seed, group, topics)
         #: One for all members, because the choice between two assignors with equal votes differs.
         self.assignor = self.random.choice(["uniform", "range"])
         for number, slot in enumerate(self.slots):
-            slot.ours.member_id = slot.theirs.member_id = f"member-{number}-{seed}"
+            used = {bucket(one.ours.member_id) for one in self.slots[:number]}
+            ids = (f"member-{number}-{seed}-{place}" for place in count())
+            slot.ours.member_id = slot.theirs.member_id = next(one for one in ids if bucket(one) not in used)
 
     def run(self, steps: int) -> None:
         """Take steps until something differs."""
@@ -531,8 +554,12 @@ class ConsumerWalk(Walk):
         """ConsumerGroupHeartbeat."""
         kinds = ["join", "own", "silent", "lost", "leave", "away", "ahead", "behind", "bad"]
         kind = kind or self.random.choices(kinds, [4, 10, 3, 1, 1, 1, 1, 1, 1])[0]
-        assignor = self.random.choice([None] * 9 + [self.assignor, self.assignor, "none"])
-        topics = self.random.choice([[self.twelve]] * 5 + [[self.twelve, ABSENT]])
+        is_range = self.assignor == "range"
+        assignor = self.random.choice(
+            [self.assignor if is_range else None] * 9 + [self.assignor, self.assignor, "none"]
+        )
+        # The uniform assignor chooses other partitions than in Kafka if subscriptions differ.
+        topics = self.random.choice([[self.twelve]] * 5 + [[self.twelve, ABSENT] if is_range else [self.twelve]])
         static = slot.instance if self.random.random() < 0.9 else None
         bad = self.random.choice(["epoch", "member", "timeout", "topics", "partitions"])
 

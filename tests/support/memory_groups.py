@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from embedded_subscriptions import subscription
+
 from kcodec.broker.api import Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.groups import GroupCoordinator
@@ -87,13 +89,18 @@ class MemoryGroups:
     def restart(self) -> None:
         """Forget the coordinator, and read its log again."""
         self.coordinator.unload()
-        self.coordinator = GroupCoordinator(self.host)
+        self.coordinator = self.recovered()
+        self.coordinator.loaded()
+
+    def recovered(self) -> GroupCoordinator:
+        """Return another coordinator that has read the log, without timers."""
+        coordinator = GroupCoordinator(self.host)
         topic = self.topics.get(CONSUMER_OFFSETS_TOPIC)
         assert topic is not None
         for partition in topic.partitions:
             for entry in replayed(partition.log):
-                self.coordinator.replay(partition.number, entry)
-        self.coordinator.loaded()
+                coordinator.replay(partition.number, entry)
+        return coordinator
 
     def records(self, group_id: str) -> list[InternalRecord]:
         """The records in the partition of a group."""
@@ -104,11 +111,11 @@ class MemoryGroups:
     # Shorter forms of requests.
 
     def join(self, group: str, member: str = "", **fields: Any) -> Reply:
-        """JoinGroup of a consumer."""
+        """JoinGroup of a consumer. owned: topic -> partitions that the member reports to own."""
         version = fields.pop("version", 9)
         names = fields.pop("protocols", ("range", "roundrobin"))
-        subscription = messages.ConsumerProtocolSubscription(topics=fields.pop("topics", ["t"])).encode(0)
-        protocols = [messages.JoinGroupRequestProtocol(name=one, metadata=b"\0\0" + subscription) for one in names]
+        content = subscription(fields.pop("topics", ["t"]), fields.pop("owned", {}))
+        protocols = [messages.JoinGroupRequestProtocol(name=one, metadata=content) for one in names]
         known: dict[str, Any] = {
             "session_timeout_ms": 10_000,
             "rebalance_timeout_ms": 20_000,

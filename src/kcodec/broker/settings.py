@@ -45,6 +45,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
+_MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _USER = "User:"
 HIGHEST_PORT = 65_535
@@ -94,6 +95,10 @@ class BrokerSettings:
     group_consumer_session_timeout_ms:     Session timeout of members of the consumer protocol.
     group_consumer_heartbeat_interval_ms:  Heartbeat interval of members of the consumer protocol.
     group_consumer_assignment_interval_ms: Minimum time between two assignments of a group of the consumer protocol.
+    group_consumer_migration_policy: Which groups with members change their protocol: "bidirectional" (both), "upgrade"
+                               (a classic group that a member of the consumer protocol joins), "downgrade" (a group that
+                               the last member of the consumer protocol leaves) or "disabled". An empty group always
+                               can. Unless "disabled", members of both protocols can be in one group.
 
     listeners:       Ports by security protocol; port 0 takes a free port: {"PLAINTEXT": 0, "SASL_SSL": 9093}.
                      If empty, there is one listener: with TLS if ssl_certfile is set, with SASL if sasl_mechanisms is
@@ -163,6 +168,7 @@ class BrokerSettings:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka: 1000
+    group_consumer_migration_policy: str = "bidirectional"
     offsets_retention_check_interval_ms: int = 600_000
 
     # Security
@@ -203,6 +209,9 @@ class BrokerSettings:
                     raise TypeError(f"{one.name} must be {text}, got {shown}")
                 if value == "" and PathLike in kinds:
                     raise ValueError(f"{one.name} must be {text}, got an empty string")
+        if self.group_consumer_migration_policy not in _MIGRATION_POLICIES:
+            policies, found = ", ".join(_MIGRATION_POLICIES), self.group_consumer_migration_policy
+            raise ValueError(f"group_consumer_migration_policy must be one of {policies}, got {found!r}")
         _check_security(self)
         _check_listeners(self)
         _check_authorizer(self)

@@ -190,8 +190,8 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 
 def test_an_empty_group_changes_its_type() -> None:
-    """In both directions, with its offsets; a group with members stays what it is."""
-    groups = MemoryGroups()
+    """In both directions, with its offsets. A group with members keeps its protocol, because the policy says so."""
+    groups = MemoryGroups(group_consumer_migration_policy="disabled")
     member = groups.stable_group()
     groups.commit("g", 5, member, 1)
     assert groups.report("g", "m", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND

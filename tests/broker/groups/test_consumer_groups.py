@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import combinations, islice
 from typing import Any
 from uuid import UUID
 
@@ -229,6 +230,17 @@ def test_uniform_chooses_the_partitions_that_kafka_chooses() -> None:
         {"m0": [0, 1, 2], "m1": [6, 7, 8], "m2": [4, 5, 10], "m3": [3, 9, 11]},
         {"m1": [0, 6, 7, 8], "m2": [1, 4, 5, 10], "m3": [2, 3, 9, 11]},
     ]
+
+
+def test_uniform_lets_members_keep_an_extra_partition() -> None:
+    """Of 12 partitions, any two of five members can have three. No partition moves, whichever members these are."""
+    members, counts = members_of(MemoryGroups(), *"u" * 5)
+    (topic,) = members[0].topics
+    for extra in combinations(range(5), 2):
+        free = iter(range(12))
+        shares = [frozenset(islice(free, 3 if number in extra else 2)) for number in range(5)]
+        owners = [replace(one, target={topic: share}) for one, share in zip(members, shares, strict=True)]
+        assert assign_uniform(owners, counts) == {one.member_id: one.target for one in owners}
 
 
 def test_uniform_takes_no_quadratic_time() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random requests of classic groups to Apache Kafka and to the embedded coordinator: codes, generations, states.
+"""Random requests of groups to Apache Kafka and to the embedded coordinator: codes, generations, states, records.
 
-tests/prove/prove_group_coordinator.py takes more and longer walks, with members of the consumer protocol as well.
+tests/prove/prove_group_coordinator.py takes more and longer walks, also with members of the consumer protocol alone.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import uuid
 
 import pytest
 from group_pairs import ClassicWalk, wait_for_groups
+from mixed_pairs import MixedWalk
 
 from kcodec.testing.kafka import ApacheKafka
 
 WALKS, STEPS = 15, 30
+MIXED_WALKS, MIXED_STEPS = 20, 50
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,17 @@ def test_classic_groups_respond_as_on_kafka(apache_kafka: ApacheKafka, topics: t
     walk = ClassicWalk(apache_kafka.bootstrap_servers, seed, f"walk-{uuid.uuid4()}", topics)
     try:
         walk.run(STEPS)
+    finally:
+        walk.close()
+    assert not walk.differences, "\n".join([*walk.trace, *walk.differences])
+
+
+@pytest.mark.parametrize("seed", range(MIXED_WALKS))
+def test_mixed_groups_respond_as_on_kafka(apache_kafka: ApacheKafka, topics: tuple[str, str], seed: int) -> None:
+    """Members of both protocols in one group, which is converted while it has members; and the records of the group."""
+    walk = MixedWalk(apache_kafka.bootstrap_servers, seed, f"walk-{uuid.uuid4()}", topics)
+    try:
+        walk.run(MIXED_STEPS)
     finally:
         walk.close()
     assert not walk.differences, "\n".join([*walk.trace, *walk.differences])

@@ -3,20 +3,22 @@
 
 coordinator.py has the APIs. table.py has the groups and writes their records (group_log.py). The classic protocol is
 classic_group.py (state) and classic_protocol.py (requests). The consumer protocol is consumer_group.py,
-consumer_protocol.py, reconciliation.py, server_assignors.py and topic_patterns.py. Offsets are offset_store.py and
-offset_requests.py.
+consumer_protocol.py, consumer_rebalance.py, reconciliation.py, server_assignors.py and topic_patterns.py. Groups with
+members of both protocols are conversion.py, classic_members.py and embedded_protocol.py. Offsets are offset_store.py
+and offset_requests.py.
 
 The group coordinator differs from that of Kafka in these points:
 
-- A group with members keeps its protocol, as in Kafka with group.consumer.migration.policy=disabled. An empty group can
-  change its protocol.
-- Kafka makes some choices by the order of a hash table: the next leader after the leader has left, one of two protocols
-  or assignors with equal votes, and the partitions that the uniform assignor moves if subscriptions differ. Here, the
+- Kafka makes some choices by the order of a hash table: the next leader after the leader has left or after a group has
+  become a classic one, one of two protocols or assignors with equal votes, the members with an additional partition if
+  the hashes of their ids collide, and the partitions that the uniform assignor moves if subscriptions differ. Here, the
   order of joining or of names decides.
 - If a member is removed while its SyncGroup waits, the request gets UNKNOWN_MEMBER_ID. Kafka never responds to it.
 - Regular expressions are resolved right after the heartbeat that contains them. Kafka resolves them at most once in 10
   seconds for each group.
 - The metadata hash in the record of a consumer group has another value than in Kafka.
+- If a member without topics joins while the target assignment is not up to date, Kafka computes a target assignment in
+  which the member has partitions. It never gets them, and no other member has them. Here, the other members have them.
 - If an assignment interval is set, and a member no longer subscribes to a topic, the member gives up the partitions of
   this topic only with the next target assignment.
 """

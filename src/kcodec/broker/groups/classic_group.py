@@ -14,6 +14,8 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+#: Version from which JoinGroup needs a known member id (KIP-394).
+MEMBER_ID_VERSION = 4
 NO_GENERATION = -1
 _VERSION_BYTES = 2
 
@@ -227,6 +229,12 @@ class ClassicGroup:
         if old.instance_id is not None:
             self.static_members[old.instance_id] = new_member_id
         return old
+
+    def abandon(self, code: ErrorCode) -> None:
+        """Respond to all waiting requests with an error."""
+        for member in self.members.values():
+            member.respond_join(messages.JoinGroupResponse(error_code=code, member_id=member.member_id))
+            member.respond_sync(messages.SyncGroupResponse(error_code=code))
 
     def elect_joined_leader(self) -> bool:
         """If the leader does not join, make a member that joins the leader. Return whether the group has a leader that

@@ -13,20 +13,20 @@ from collections.abc import Callable
 
 from kcodec.broker.api import ApiError, Later, RequestContext
 from kcodec.broker.groups.classic_group import (
+    MEMBER_ID_VERSION,
     ClassicGroup,
     ClassicGroupMember,
     ClassicState,
     protocols_of,
     rebalance_timeout_of,
 )
+from kcodec.broker.groups.classic_members import ClassicMembers
 from kcodec.broker.groups.consumer_group import ConsumerGroup
-from kcodec.broker.groups.table import GroupTable
+from kcodec.broker.groups.table import Group, GroupTable
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-# Versions from which JoinGroup needs a known member id (KIP-394) and can skip the assignment (KIP-814), and SyncGroup
-# names the protocol (KIP-559).
-MEMBER_ID_VERSION = 4
+# Versions from which JoinGroup can skip the assignment (KIP-814), and SyncGroup names the protocol (KIP-559).
 SKIP_ASSIGNMENT_VERSION = 9
 NAMED_SYNC_VERSION = 5
 NULL_PROTOCOL_VERSION = 7
@@ -52,11 +52,15 @@ class _Join(Later):
 
 
 class ClassicProtocol:
-    """The requests of members of classic groups."""
+    """The requests of members of the classic protocol.
 
-    def __init__(self, table: GroupTable) -> None:
+    members: Handles the requests of members that are in groups of the consumer protocol.
+    """
+
+    def __init__(self, table: GroupTable, members: ClassicMembers) -> None:
         self._table = table
         self._settings = table.settings
+        self._members = members
 
     # JoinGroup
 
@@ -78,11 +82,12 @@ class ClassicProtocol:
         if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= longest:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         known = self._table.groups.get(request.group_id)
+        tombstones = []
         if isinstance(known, ConsumerGroup):
             if not known.is_empty:
-                join.respond(messages.JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+                self._join_consumer_group(join, known)
                 return
-            self._table.write(request.group_id, known.tombstones())
+            tombstones = known.tombstones()
             del self._table.groups[request.group_id]
             known = None
         if known is None and request.member_id:
@@ -97,9 +102,16 @@ class ClassicProtocol:
         else:
             self._join_new(join, group)
         if known is None and written == self._table.records_written:
-            # Kafka writes the new group before its first generation, without members
+            # Kafka writes the new group before its first generation, without members. Only with this record, it also
+            # writes the tombstones of an empty group of the consumer protocol.
             empty = ClassicGroup(group.group_id, state_timestamp=group.state_timestamp or self._table.now_ms())
-            self._table.write(group.group_id, [empty.record()])
+            self._table.write(group.group_id, [*tombstones, empty.record()])
+
+    def _join_consumer_group(self, join: _Join, group: ConsumerGroup) -> None:
+        try:
+            join.respond(self._members.join(join.context, join.request, group))
+        except ApiError as error:  # without the member id, as in Kafka
+            join.respond(messages.JoinGroupResponse(error_code=error.code))
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         largest = self._settings.group_max_size
@@ -303,6 +315,13 @@ class ClassicProtocol:
         if len(group.members) > self._settings.group_max_size:
             self._prepare_rebalance(group)
 
+    def adopt(self, group: ClassicGroup, rebalances: bool) -> None:
+        """Start the sessions of a group that was one of the consumer protocol, and a rebalance if necessary."""
+        for member in group.members.values():
+            self._restart_session(group, member)
+        if rebalances:
+            self._prepare_rebalance(group)
+
     def member_is_alive(self, group: ClassicGroup, member_id: str) -> None:
         """Restart the session of a member that has committed offsets."""
         member = group.members.get(member_id)
@@ -329,19 +348,24 @@ class ClassicProtocol:
         elif group.state is ClassicState.PREPARING_REBALANCE and group.has_all_joined:
             self._complete_join(group)
 
-    def _member_of(
-        self, request: messages.SyncGroupRequest | messages.HeartbeatRequest
-    ) -> tuple[ClassicGroup, ClassicGroupMember]:
-        """Return the member of the present generation that sends a request, and its group. Raise ApiError."""
+    def _group_of(self, request: messages.SyncGroupRequest | messages.HeartbeatRequest) -> Group:
+        """Return the group with members that a request names. Raise ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._table.groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup) or group.is_empty:
+        if group is None or group.is_empty:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    @staticmethod
+    def _member_of(
+        group: ClassicGroup, request: messages.SyncGroupRequest | messages.HeartbeatRequest
+    ) -> ClassicGroupMember:
+        """Return the member of the present generation that sends a request. Raise ApiError."""
         member = group.validate_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        return group, member
+        return member
 
     # SyncGroup
 
@@ -352,13 +376,17 @@ class ClassicProtocol:
         try:
             if context.api_version >= NAMED_SYNC_VERSION and None in (request.protocol_type, request.protocol_name):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            self._sync(request, later)
+            group = self._group_of(request)
+            if isinstance(group, ConsumerGroup):
+                later.respond(self._members.sync(request, group))
+            else:
+                self._sync(request, group, later)
         except ApiError as error:
             later.respond(messages.SyncGroupResponse(error_code=error.code))
         return later
 
-    def _sync(self, request: messages.SyncGroupRequest, later: Later) -> None:
-        group, member = self._member_of(request)
+    def _sync(self, request: messages.SyncGroupRequest, group: ClassicGroup, later: Later) -> None:
+        member = self._member_of(group, request)
         pairs = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol))
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -399,7 +427,10 @@ class ClassicProtocol:
 
     def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
         """Respond to Heartbeat, which extends the session of a member."""
-        group, member = self._member_of(request)
+        group = self._group_of(request)
+        if isinstance(group, ConsumerGroup):
+            return self._members.heartbeat(request, group)
+        member = self._member_of(group, request)
         self._restart_session(group, member)
         is_preparing = group.state is ClassicState.PREPARING_REBALANCE
         return messages.HeartbeatResponse(
@@ -413,24 +444,27 @@ class ClassicProtocol:
         is_single = context.api_version < 3
         leaving = [messages.LeavingMember(member_id=request.member_id)] if is_single else request.members
         group = self._table.groups.get(request.group_id)
-        results = []
-        for one in leaving:
-            code = ErrorCode.UNKNOWN_MEMBER_ID
-            if isinstance(group, ClassicGroup):
-                code = self._leave_one(group, one)
-            results.append(
-                messages.LeavingMemberResponse(
-                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code
-                )
-            )
-        if isinstance(group, ClassicGroup) and any(result.error_code == ErrorCode.NONE for result in results):
+        if group is None:
+            codes = [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
+        elif isinstance(group, ConsumerGroup):
+            codes = self._members.leave(group, leaving)
+        else:
+            codes = [self._leave_one(group, one) for one in leaving]
+        if isinstance(group, ClassicGroup) and ErrorCode.NONE in codes:
             if group.state in (ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE):
                 self._prepare_rebalance(group)
             else:
                 self._complete_if_all_joined(group)
         if is_single:
-            return messages.LeaveGroupResponse(error_code=results[0].error_code)
-        return messages.LeaveGroupResponse(members=results)
+            return messages.LeaveGroupResponse(error_code=codes[0])
+        return messages.LeaveGroupResponse(
+            members=[
+                messages.LeavingMemberResponse(
+                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code
+                )
+                for one, code in zip(leaving, codes, strict=True)
+            ]
+        )
 
     def _leave_one(self, group: ClassicGroup, leaving: messages.LeavingMember) -> ErrorCode:
         if leaving.member_id in group.pending_joins:
@@ -443,11 +477,3 @@ class ClassicProtocol:
         except ApiError as error:
             return error.code
         return ErrorCode.NONE
-
-    # Leaving
-
-    def abandon(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """Respond to all waiting requests of a group with an error."""
-        for member in group.members.values():
-            member.respond_join(messages.JoinGroupResponse(error_code=code, member_id=member.member_id))
-            member.respond_sync(messages.SyncGroupResponse(error_code=code))

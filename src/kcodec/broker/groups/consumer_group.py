@@ -7,21 +7,34 @@ therefore never differs from the log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 from uuid import UUID
 
 from kcodec.broker.api import ApiError
-from kcodec.broker.groups.group_log import CommitRequest, GroupRecord, Owned, Target, pattern_tombstone
+from kcodec.broker.groups.classic_group import CONSUMER_PROTOCOL_TYPE
+from kcodec.broker.groups.group_log import (
+    CommitRequest,
+    GroupRecord,
+    Owned,
+    Target,
+    group_epoch_record,
+    pattern_tombstone,
+    target_epoch_record,
+    target_record,
+)
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import group_records as records
+from kcodec.protocol.schema import CoordinatorKey
 
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 #: The epoch of a new group and of its empty target assignment; the first assignment has the next one (KIP-1263).
 INITIAL_GROUP_EPOCH = 1
+#: The keys of the records that describe a group.
+GroupRecordKey = records.GroupKey | records.GroupMemberKey | records.ConsumerGroupRegularExpressionKey
 
 
 class MemberState(IntEnum):
@@ -34,10 +47,43 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What a member of the classic protocol has in addition.
+
+    protocols: The assignors that the member supports, in its order, with its subscription for each.
+    """
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+    @property
+    def protocol(self) -> str:
+        """The assignor that responses name. It has no effect, because the coordinator assigns the partitions."""
+        return self.protocols[0][0]
+
+    @property
+    def subscription(self) -> bytes:
+        """The subscription that the coordinator reads."""
+        return self.protocols[0][1]
+
+    @classmethod
+    def from_record(cls, value: records.ClassicMemberMetadata) -> ClassicSide:
+        """Return what a record of the log contains."""
+        protocols = tuple((one.name, bytes(one.metadata)) for one in value.supported_protocols)
+        return cls(value.session_timeout_ms, protocols)
+
+    def record(self) -> records.ClassicMemberMetadata:
+        """Return what the record of the member contains."""
+        protocols = [records.ClassicMemberProtocol(name=name, metadata=content) for name, content in self.protocols]
+        return records.ClassicMemberMetadata(session_timeout_ms=self.session_timeout_ms, supported_protocols=protocols)
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerMember:
     """A member: its subscription, and the partitions that it owns.
 
     assigned, revoking: Partitions by topic id, each with the member epoch since which the member owns it.
+    classic:            None unless the member uses the classic protocol.
     """
 
     member_id: str
@@ -54,6 +100,17 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=dict)
     revoking: Owned = field(default_factory=dict)
+    classic: ClassicSide | None = None
+
+    @property
+    def stale_code(self) -> ErrorCode:
+        """The error code for another epoch than that of the member."""
+        return ErrorCode.STALE_MEMBER_EPOCH if self.classic is None else ErrorCode.ILLEGAL_GENERATION
+
+    def away(self) -> ConsumerMember:
+        """Return the static member after it has left for a short time."""
+        assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in self.assigned.items()}
+        return replace(self, epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking={})
 
     def subscription_record(self, group_id: str) -> GroupRecord:
         """Return the record of the member's subscription."""
@@ -67,7 +124,7 @@ class ConsumerMember:
             subscribed_topic_regex=self.pattern,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             server_assignor=self.server_assignor,
-            classic_member_metadata=None,
+            classic_member_metadata=None if self.classic is None else self.classic.record(),
         )
         return GroupRecord(key, value)
 
@@ -151,6 +208,22 @@ class ConsumerGroup:
         """Return whether a member subscribes to a topic."""
         return any(topic in self.topics_of(member) for member in self.members.values())
 
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a classic member that supports these assignors can join: the other classic members support
+        one of them as well."""
+        sides = [dict(one.classic.protocols) for one in self.members.values() if one.classic is not None]
+        is_common = any(all(name in side for side in sides) for name in names)
+        return protocol_type == CONSUMER_PROTOCOL_TYPE and is_common
+
+    def awaits_release(self, member: ConsumerMember) -> bool:
+        """Return whether another member still owns a partition of the target assignment of this member."""
+        taken = self.taken_partitions(member.member_id)
+        return any(
+            (topic_id, number) in taken
+            for topic_id, numbers in self.target.get(member.member_id, {}).items()
+            for number in numbers - member.assigned.get(topic_id, {}).keys()
+        )
+
     def taken_partitions(self, member_id: str) -> set[tuple[UUID, int]]:
         """Return the partitions that other members than this one own or have not revoked yet."""
         return {
@@ -162,10 +235,25 @@ class ConsumerGroup:
             for partition in epochs
         }
 
-    def tombstones(self) -> list[GroupRecord]:
-        """Return the records that remove the group. The group must be empty."""
+    def converted_records(self) -> list[GroupRecord]:
+        """Return the records of a group that was converted from a classic one."""
+        members = self.members.values()
         return [
+            *(member.subscription_record(self.group_id) for member in members),
+            group_epoch_record(self.group_id, self.epoch, self.metadata_hash),
+            *(target_record(self.group_id, member.member_id, self.target[member.member_id]) for member in members),
+            target_epoch_record(self.group_id, self.assignment_epoch, self.assigned_ms),
+            *(member.current_record(self.group_id) for member in members),
+        ]
+
+    def tombstones(self) -> list[GroupRecord]:
+        """Return the records that remove the group."""
+        keys = [{"group_id": self.group_id, "member_id": member_id} for member_id in self.members]
+        return [
+            *(GroupRecord(records.ConsumerGroupCurrentMemberAssignmentKey(**key)) for key in keys),
+            *(GroupRecord(records.ConsumerGroupTargetAssignmentMemberKey(**key)) for key in keys),
             GroupRecord(records.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id)),
+            *(GroupRecord(records.ConsumerGroupMemberMetadataKey(**key)) for key in keys),
             *(pattern_tombstone(self.group_id, pattern) for pattern in sorted(self.patterns)),
             # Kafka 4.1 and later write no value with this key, but still write the tombstone
             GroupRecord(records.ConsumerGroupPartitionMetadataKey(group_id=self.group_id)),
@@ -182,13 +270,13 @@ class ConsumerGroup:
         if epoch < 0 and (not self.members or (is_transactional and is_anonymous)):
             return None
         member = self.member(member_id)
-        if not is_transactional and api_version < 9:
+        if not is_transactional and member.classic is None and api_version < 9:
             text = "OffsetCommit version 9 or above must be used by members using the modern group protocol"
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
         if epoch == member.epoch:
             return None
         if epoch > member.epoch:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
+            raise ApiError(member.stale_code, stale_epoch_text(epoch, member.epoch))
         return member
 
     def validate_fetch(self, member_id: str | None, epoch: int) -> None:
@@ -197,9 +285,38 @@ class ConsumerGroup:
             return
         member = self.member(member_id or "")
         if member.epoch != epoch:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
+            raise ApiError(member.stale_code, stale_epoch_text(epoch, member.epoch))
 
     # Records
+
+    def copy(self) -> ConsumerGroup:
+        """Return a copy, to which records can be applied before they are in the log."""
+        return replace(
+            self,
+            members=dict(self.members),
+            static_members=dict(self.static_members),
+            target=dict(self.target),
+            patterns=dict(self.patterns),
+        )
+
+    def apply(self, key: CoordinatorKey, value: Any) -> None:
+        """Apply a record, unless it is the tombstone of the group. The class of `value` depends on the key; None is a
+        tombstone."""
+        match key:
+            case records.ConsumerGroupMetadataKey():
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case records.ConsumerGroupMemberMetadataKey():
+                self.apply_subscription(key.member_id, value)
+            case records.ConsumerGroupTargetAssignmentMetadataKey() if value is None:
+                self.assignment_epoch = 0
+            case records.ConsumerGroupTargetAssignmentMetadataKey():
+                self.assignment_epoch, self.assigned_ms = value.assignment_epoch, value.assignment_timestamp
+            case records.ConsumerGroupTargetAssignmentMemberKey():
+                self.apply_target(key.member_id, value)
+            case records.ConsumerGroupCurrentMemberAssignmentKey():
+                self.apply_current(key.member_id, value)
+            case records.ConsumerGroupRegularExpressionKey():
+                self.apply_pattern(key.regular_expression, value)
 
     def apply_subscription(self, member_id: str, value: records.ConsumerGroupMemberMetadataValue | None) -> None:
         """Apply the record of a member's subscription, or its tombstone."""
@@ -219,6 +336,9 @@ class ConsumerGroup:
             pattern=value.subscribed_topic_regex or "",
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
+            classic=None
+            if value.classic_member_metadata is None
+            else ClassicSide.from_record(value.classic_member_metadata),
         )
         if value.instance_id is not None:
             self.static_members[value.instance_id] = member_id

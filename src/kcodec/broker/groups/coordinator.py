@@ -7,9 +7,11 @@ from typing import Any
 
 from kcodec.broker.api import Api, RequestContext
 from kcodec.broker.groups.classic_group import ClassicGroup, ClassicState
+from kcodec.broker.groups.classic_members import ClassicMembers
 from kcodec.broker.groups.classic_protocol import ClassicProtocol
-from kcodec.broker.groups.consumer_group import ConsumerGroup, ConsumerMember
-from kcodec.broker.groups.consumer_protocol import ConsumerProtocol, preferred_assignor
+from kcodec.broker.groups.consumer_group import ConsumerGroup, ConsumerMember, GroupRecordKey
+from kcodec.broker.groups.consumer_protocol import ConsumerProtocol
+from kcodec.broker.groups.consumer_rebalance import ConsumerRebalance, preferred_assignor
 from kcodec.broker.groups.group_log import GroupRecord, Target
 from kcodec.broker.groups.offset_requests import OffsetRequests
 from kcodec.broker.groups.offset_store import OffsetStore
@@ -25,7 +27,8 @@ from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
 
 #: All operations that a group has, as bits: there is no authorizer.
 GROUP_OPERATIONS = 3400
-_ConsumerKey = records.GroupKey | records.GroupMemberKey | records.ConsumerGroupRegularExpressionKey
+# The protocol of a member in a ConsumerGroupDescribe response.
+MEMBER_OF_CLASSIC_PROTOCOL, MEMBER_OF_CONSUMER_PROTOCOL = 0, 1
 
 
 class GroupCoordinator:
@@ -36,8 +39,10 @@ class GroupCoordinator:
         self._table = GroupTable(host)
         self._table.apply = self._apply
         self._store = OffsetStore()
-        self._classic = ClassicProtocol(self._table)
-        self._consumer = ConsumerProtocol(self._table)
+        self._rebalance = ConsumerRebalance(self._table)
+        self._consumer = ConsumerProtocol(self._table, self._rebalance)
+        self._classic = ClassicProtocol(self._table, ClassicMembers(self._table, self._rebalance))
+        self._rebalance.adopt = self._classic.adopt
         self.offsets = OffsetRequests(self._table, self._store, self._classic.member_is_alive)
         self._schedule_expiry()
 
@@ -89,13 +94,13 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 self._classic.start_sessions(group)
             else:
-                self._consumer.start_sessions(group)
+                self._rebalance.start_sessions(group)
 
     def unload(self) -> None:
         """Forget all state. Waiting requests get NOT_COORDINATOR."""
         for group in list(self._table.groups.values()):
             if isinstance(group, ClassicGroup):
-                self._classic.abandon(group, ErrorCode.NOT_COORDINATOR)
+                group.abandon(ErrorCode.NOT_COORDINATOR)
         self._table.forget()
         self._store.forget()
 
@@ -116,10 +121,10 @@ class GroupCoordinator:
         elif isinstance(key, GroupMetadataKey):
             if value is None:
                 self._replay_classic(key.group, None)
-        elif isinstance(key, _ConsumerKey):
+        elif isinstance(key, GroupRecordKey):
             self._apply_consumer(key, value)
 
-    def _apply_consumer(self, key: _ConsumerKey, value: Any) -> None:
+    def _apply_consumer(self, key: GroupRecordKey, value: Any) -> None:
         """Apply a record of a group of the consumer protocol. The class of `value` depends on the key; None is a
         tombstone."""
         group_id = key.group_id
@@ -128,23 +133,10 @@ class GroupCoordinator:
             if value is None or (group is not None and not group.is_empty):
                 return
             group = self._table.groups[group_id] = ConsumerGroup(group_id)
-        match key:
-            case records.ConsumerGroupMetadataKey() if value is None:
-                del self._table.groups[group_id]
-            case records.ConsumerGroupMetadataKey():
-                group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
-            case records.ConsumerGroupMemberMetadataKey():
-                group.apply_subscription(key.member_id, value)
-            case records.ConsumerGroupTargetAssignmentMetadataKey() if value is None:
-                group.assignment_epoch = 0
-            case records.ConsumerGroupTargetAssignmentMetadataKey():
-                group.assignment_epoch, group.assigned_ms = value.assignment_epoch, value.assignment_timestamp
-            case records.ConsumerGroupTargetAssignmentMemberKey():
-                group.apply_target(key.member_id, value)
-            case records.ConsumerGroupCurrentMemberAssignmentKey():
-                group.apply_current(key.member_id, value)
-            case records.ConsumerGroupRegularExpressionKey():
-                group.apply_pattern(key.regular_expression, value)
+        if isinstance(key, records.ConsumerGroupMetadataKey) and value is None:
+            del self._table.groups[group_id]
+        else:
+            group.apply(key, value)
 
     # Expiry
 
@@ -248,7 +240,7 @@ class GroupCoordinator:
             subscribed_topic_regex=member.pattern,
             assignment=self._described_assignment(owned),
             target_assignment=self._described_assignment(group.target.get(member.member_id, {})),
-            member_type=1,
+            member_type=MEMBER_OF_CONSUMER_PROTOCOL if member.classic is None else MEMBER_OF_CLASSIC_PROTOCOL,
         )
 
     def _described_assignment(self, target: Target) -> messages.DescribedAssignment:

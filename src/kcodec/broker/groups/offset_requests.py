@@ -360,10 +360,11 @@ class OffsetRequests:
 
 
 def _check_assignment_epoch(member: ConsumerMember, epoch: int, topic_id: UUID, partition: int) -> None:
-    """Raise ApiError (STALE_MEMBER_EPOCH) unless the member has owned a partition since this epoch (KIP-1251)."""
+    """Raise ApiError (STALE_MEMBER_EPOCH, ILLEGAL_GENERATION) unless the member has owned a partition since this epoch
+    (KIP-1251)."""
     since = member.assignment_epoch(topic_id, partition)
     if since is None or epoch < since:
-        raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
+        raise ApiError(member.stale_code, stale_epoch_text(epoch, member.epoch))
 
 
 def _unknown(name: str) -> ErrorCode:

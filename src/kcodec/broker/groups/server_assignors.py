@@ -81,7 +81,11 @@ def assign_uniform(members: Members, counts: PartitionCounts) -> dict[str, Targe
 
 def _assign_equally(members: Members, counts: PartitionCounts) -> dict[str, Target]:
     """Return an assignment for members with the same topics. Each member keeps its share, and the rest is assigned in
-    order."""
+    order.
+
+    If the members cannot have the same number of partitions, those that already own one more keep it, as long as the
+    other members are enough to take the rest.
+    """
     by_id = {member.member_id: member for member in members}
     topics = sorted(members[0].topics)
     owned = {(topic_id, number) for one in members for topic_id, numbers in one.target.items() for number in numbers}
@@ -89,16 +93,21 @@ def _assign_equally(members: Members, counts: PartitionCounts) -> dict[str, Targ
     free = [partition for partition in free if partition not in owned]
     least, extra = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
     kept: dict[str, list[TopicPartitionId]] = {}
-    quotas: dict[str, int] = {}
+    missing: dict[str, int] = {}
     for place, member_id in enumerate(hash_map_order(by_id)):
-        quotas[member_id] = least + (place < extra)
         target = by_id[member_id].target
         before = [(topic_id, number) for topic_id in topics for number in sorted(target.get(topic_id, ()))]
-        kept[member_id] = before[: quotas[member_id]]
-        free += before[quotas[member_id] :]
+        quota = least + (extra > 0)
+        kept[member_id] = before[:quota]
+        free += before[quota:]
+        if extra and len(before) < quota and len(members) - place > extra:
+            quota -= 1
+        elif extra:
+            extra -= 1
+        missing[member_id] = max(quota - len(before), 0)
     rest = iter(free)
     for member_id, partitions in kept.items():
-        partitions += islice(rest, quotas[member_id] - len(partitions))
+        partitions += islice(rest, missing[member_id])
     return {member_id: _by_topic(partitions) for member_id, partitions in kept.items()}
 
 

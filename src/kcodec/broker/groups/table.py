@@ -75,6 +75,10 @@ class GroupTable:
         timer = self.host.clock.call_later(delay_ms, run)
         self._timers[key] = timer
 
+    def has_timer(self, key: TimerKey) -> bool:
+        """Return whether a timer with this key waits."""
+        return key in self._timers
+
     def cancel_timer(self, key: TimerKey) -> None:
         """Cancel a timer, if it exists."""
         timer = self._timers.pop(key, None)

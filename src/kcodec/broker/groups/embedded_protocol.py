@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The subscriptions and assignments inside the messages of the classic protocol (Kafka: ConsumerProtocol).
+
+Each begins with its version. A newer version than the coordinator knows is read as the newest that it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from kcodec.broker.groups.group_log import Target
+from kcodec.broker.topics import Topics
+from kcodec.errors import DecodeError
+from kcodec.protocol import messages
+from kcodec.protocol.messages.consumer_protocol import AssignedPartitions
+from kcodec.protocol.messages.groups import ConsumerGroupTopicPartitions
+
+NEWEST_VERSION = 3
+_VERSION_BYTES = 2
+T = TypeVar("T", messages.ConsumerProtocolSubscription, messages.ConsumerProtocolAssignment)
+
+
+def _version(content: bytes) -> int:
+    version = int.from_bytes(content[:_VERSION_BYTES], "big", signed=True)
+    if len(content) < _VERSION_BYTES or version < 0:
+        raise DecodeError(f"no version of the embedded consumer protocol in {content[:_VERSION_BYTES]!r}")
+    return min(version, NEWEST_VERSION)
+
+
+def _read(kind: type[T], content: bytes) -> T:
+    return kind.decode_prefix(content, _version(content), _VERSION_BYTES)[0]
+
+
+def read_subscription(content: bytes) -> messages.ConsumerProtocolSubscription:
+    """Return the subscription of a member. Raise DecodeError."""
+    return _read(messages.ConsumerProtocolSubscription, content)
+
+
+def read_assignment(content: bytes) -> messages.ConsumerProtocolAssignment:
+    """Return the assignment of a member; it is empty if the leader has assigned nothing. Raise DecodeError."""
+    return _read(messages.ConsumerProtocolAssignment, content) if content else messages.ConsumerProtocolAssignment()
+
+
+def write_assignment(target: Iterable[tuple[str, Iterable[int]]], subscription: bytes) -> bytes:
+    """Return the bytes of an assignment, in the version of the member's subscription. Raise DecodeError if that is
+    malformed."""
+    version = _version(subscription)
+    assigned = [AssignedPartitions(topic=name, partitions=sorted(numbers)) for name, numbers in target]
+    content = messages.ConsumerProtocolAssignment(assigned_partitions=assigned).encode(version)
+    return version.to_bytes(_VERSION_BYTES, "big") + content
+
+
+def target_of(assignment: messages.ConsumerProtocolAssignment, topics: Topics) -> Target:
+    """Return the assigned partitions by topic id. Topics that do not exist are left out."""
+    found = ((topics.get(one.topic), one.partitions) for one in assignment.assigned_partitions)
+    return {topic.id: frozenset(numbers) for topic, numbers in found if topic is not None}
+
+
+def names_of(target: Target, topics: Topics) -> list[tuple[str, Iterable[int]]]:
+    """Return partitions by the name of their topic. Topics that do not exist are left out."""
+    found = ((topics.by_id(topic_id), numbers) for topic_id, numbers in target.items())
+    return [(topic.name, numbers) for topic, numbers in found if topic is not None]
+
+
+def owned_of(subscription: messages.ConsumerProtocolSubscription, topics: Topics) -> list[ConsumerGroupTopicPartitions]:
+    """Return the partitions that a member reports to own, as a member of the consumer protocol reports them."""
+    found = ((topics.get(one.topic), one.partitions) for one in subscription.owned_partitions)
+    return [
+        ConsumerGroupTopicPartitions(topic_id=topic.id, partitions=numbers)
+        for topic, numbers in found
+        if topic is not None
+    ]
