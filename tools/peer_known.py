@@ -46,9 +46,7 @@ KNOWN: dict[str, dict[str, str]] = {
         "*transaction_chaos*": "needs a process that can be killed",
         "*test_after_a_restart_a_broker_remembers_one_batch_of_five": "needs a process that can be killed",
     },
-    "confluent-kafka": {
-        "*test_incremental_alter_configs": "expects a setting that the controller of Kafka makes when it starts",
-    },
+    "confluent-kafka": {},
 }
 #: Tests of aiokafka that use attributes of its clients that the facade does not have. Each must fail for this reason.
 AIOKAFKA_ATTRIBUTES = (
