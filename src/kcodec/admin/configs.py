@@ -143,7 +143,7 @@ def alter_configs(
     return outcome.value()
 
 
-def _all_altered(changes: Mapping[ConfigResource, Alterations]) -> dict[ConfigResource, Any]:
+def _all_altered(changes: Any) -> dict[ConfigResource, Any]:
     """Return the changes in the form of the request. Raise TypeError if they are not a mapping of ConfigResource to
     mappings of settings."""
     if not isinstance(changes, Mapping):
@@ -161,7 +161,7 @@ def _all_altered(changes: Mapping[ConfigResource, Alterations]) -> dict[ConfigRe
 def _altered(resource: ConfigResource, changes: Alterations) -> Any:
     configs = []
     for name, change in changes.items():
-        operation: object = AlterOperation.DELETE if change is None else AlterOperation.SET
+        operation: Any = AlterOperation.DELETE if change is None else AlterOperation.SET
         value: object = change
         if isinstance(change, tuple):
             operation, value = change if len(change) == 2 else (None, None)

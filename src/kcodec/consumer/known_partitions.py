@@ -19,7 +19,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
 
-class _Known(NamedTuple):
+class _KnownTopic(NamedTuple):
     """A topic: its id, None if it is unknown, and its number of partitions, 0 if the topic did not exist."""
 
     topic_id: UUID | None
@@ -31,7 +31,7 @@ class KnownPartitions:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._topics: dict[str, _Known] | None = None
+        self._topics: dict[str, _KnownTopic] | None = None
         self._are_all = False
         #: The last offset that this consumer has committed in a partition, and the id of its topic.
         self._commits: dict[TopicPartition, tuple[int, UUID]] = {}
@@ -51,7 +51,7 @@ class KnownPartitions:
         for name, topic in cluster.topics.items():
             is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if name not in self._topics and (topic.partitions or is_missing):
-                self._topics[name] = _Known(cluster.topic_id(name), len(topic.partitions))
+                self._topics[name] = _KnownTopic(cluster.topic_id(name), len(topic.partitions))
 
     def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
         """Remember offsets that are about to be committed. Brokers store an offset by the name of the topic, also if
