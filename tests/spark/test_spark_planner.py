@@ -363,11 +363,12 @@ def test_offsets_are_json_with_topic_ids() -> None:
     assert text == '{"v":1,"orders":{"id":"x9_-","0":23},"/v":{"1":2}}'
     assert StreamOffsets.from_dict(json.loads(text)) == offsets
     for value, message in (
-        ({"orders": {"0": 1}}, "offsets of version None: expected version 1"),
+        ({"orders": {"0": 1}}, r'got {"orders": {"0": 1}}: the checkpoint is that of another source.*offsets_of_chec'),
+        (5, "got 5: the checkpoint is that of another source"),
         ({"v": 2}, "offsets of version 2"),
         ({"v": 1, "t": 3}, "3 is not a JSON object"),
         ({"v": 1, "t": {"x": 3}}, "'x' is not a partition"),
         ({"v": 1, "t": {"0": "3"}}, "'3' is not a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
-            StreamOffsets.from_dict(value)
+            StreamOffsets.from_dict(value)  # type: ignore[arg-type]

@@ -362,6 +362,16 @@ def test_an_error_says_that_the_options_no_longer_name_a_partition(streams: Stre
         restarted.latest_offset(end)
 
 
+@pytest.mark.parametrize("start", [{"orders": {"0": 1}}, 5], ids=["kafka", "rate"])
+def test_a_checkpoint_of_another_source_is_named(streams: Streams, start: Any) -> None:
+    """A query whose format was changed from kafka to kcodec, without a new checkpoint."""
+    stream = streams.stream(streams.topic(records=1))
+    with pytest.raises(ValueError, match="the checkpoint is that of another source"):
+        stream.latest_offset(start)
+    with pytest.raises(ValueError, match="the checkpoint is that of another source"):
+        stream.ranges(start, start)
+
+
 def test_a_reader_is_pickled_without_its_client(streams: Streams) -> None:
     topic = streams.topic(records=3)
     reader = stream_reader(TopicQuery(streams.source(topic)))

@@ -5,23 +5,30 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 import kcodec
 from kcodec.client import Producer
+from kcodec.spark.stream_readers import TopicQuery, stream_reader
+from kcodec.spark.topic_source import TopicReader
+from kcodec.spark.topics import TopicSource
 from kcodec.spark.workers import WORKER_VARIABLES, for_workers
+from kcodec.spark.writers import batch_writer, stream_writer
 from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+VALUE = StructType([StructField("value", StringType())])
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +133,28 @@ def test_a_worker_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kcodec, "__version__", "0.0.1")
     with pytest.raises(RuntimeError, match=f"kcodec 0.0.1 of .* is not kcodec {re.escape(driver_version)} of "):
         shipped(iter([batch]))
+
+
+READERS_AND_WRITERS = [
+    lambda: TopicReader(TopicSource.of({"kafka.bootstrap.servers": "localhost:1", "subscribe": "orders"})),
+    lambda: stream_reader(TopicQuery(TopicSource.of({"bootstrap_servers": "localhost:1", "subscribe": "orders"}))),
+    lambda: batch_writer({"kafka.bootstrap.servers": "localhost:1", "topic": "orders"}, VALUE, overwrite=False),
+    lambda: stream_writer({"kafka.bootstrap.servers": "localhost:1", "topic": "orders"}, VALUE),
+]
+
+
+@pytest.mark.parametrize("make", READERS_AND_WRITERS, ids=["reader", "stream reader", "writer", "stream writer"])
+def test_tasks_of_the_data_source_refuse_another_version(
+    make: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes and options of another version may be different, which tasks must not ignore."""
+    sent = make()
+    pickled = pickle.dumps(sent)
+    assert type(pickle.loads(pickled)) is type(sent)
+    driver_version = kcodec.__version__
+    monkeypatch.setattr(kcodec, "__version__", "0.0.1")
+    with pytest.raises(RuntimeError, match=f"kcodec 0.0.1 of .* is not kcodec {re.escape(driver_version)} of "):
+        pickle.loads(pickled)
 
 
 def test_what_is_sent_is_unpickled_without_kcodec() -> None:

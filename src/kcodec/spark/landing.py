@@ -122,8 +122,10 @@ def land(
     settings = ParquetSettings(compression, compression_level, max_file_bytes, row_group_bytes, parquet_options or {})
     given = {"subscribe": source} if isinstance(source, str) else dict(source)
     given |= options
-    if resume and not any(name.lower().startswith("starting") for name in given):
-        given["startingOffsets"] = "earliest"
+    if resume:
+        _refuse_ends(given)
+        if not any(name.lower().startswith("starting") for name in given):
+            given["startingOffsets"] = "earliest"
     topics = TopicSource.of(given, is_stream=resume)
     if columns is not None:
         topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
@@ -310,6 +312,16 @@ def _files(
             path = file_path(number, task, part, each.topic, each.partition, each.start, by)
             place = (each.topic, each.partition, each.start, each.end)
             yield StagedFile(written["name"], LandedFile(path, written["rows"], written["bytes"], *place))
+
+
+def _refuse_ends(given: Mapping[str, Any]) -> None:
+    """Raise ValueError for the options of batch queries that say where a call ends."""
+    for name in given:
+        if name.lower().startswith("ending"):
+            raise ValueError(
+                f"option {name!r} is for resume=False: a call of land() with resume=True continues after the last "
+                "landing and reads to the end of the log, or maxOffsetsPerTrigger offsets"
+            )
 
 
 def _checked_folders(partition_by: Sequence[str]) -> tuple[str, ...]:

@@ -554,12 +554,22 @@ class StreamOffsets:
         return found
 
     @classmethod
+    def check(cls, value: Any) -> None:
+        """Raise ValueError if a value is not such an object, as it is in the checkpoint of another source."""
+        example = '{"v":1,"orders":{"0":23}}'
+        if not isinstance(value, Mapping) or "v" not in value:
+            raise ValueError(
+                f"expected offsets of kcodec, as in {example}, got {json.dumps(value)[:200]}: the checkpoint is that "
+                "of another source. Give the query a new checkpoint, and set startingOffsets; for a checkpoint of "
+                'format("kafka"), kcodec.spark.offsets_of_checkpoint returns them'
+            )
+        if value["v"] != cls.VERSION:
+            raise ValueError(f"offsets of version {value['v']!r}: expected version {cls.VERSION}, as in {example}")
+
+    @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> StreamOffsets:
         """Return the offsets of such an object. Raise ValueError for another one, and for a later version."""
-        version = value.get("v")
-        if version != cls.VERSION:
-            example = '{"v":1,"orders":{"0":23}}'
-            raise ValueError(f"offsets of version {version!r}: expected version {cls.VERSION}, as in {example}")
+        cls.check(value)
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         for key, numbers in value.items():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import SentToTasks, exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,7 +191,7 @@ def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     return default_columns(options.include_headers, options.include_batch_meta)
 
 
-class KcodecReader(DataSourceReader):
+class KcodecReader(SentToTasks, DataSourceReader):
     """Plans on the driver and reads in tasks. It has only plain values, because Spark pickles it."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:

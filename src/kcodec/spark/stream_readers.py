@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kcodec.spark.workers import SentToTasks
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -130,7 +132,7 @@ class FileQuery:
                 logger.warning("%s were not all read: %s was deleted", offsets, error.filename)
 
 
-class _StreamReader(DataSourceStreamReader):
+class _StreamReader(SentToTasks, DataSourceStreamReader):
     """The common part for all versions of Spark."""
 
     def __init__(self, query: StreamQuery) -> None:

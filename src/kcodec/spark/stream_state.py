@@ -118,6 +118,8 @@ class StreamState(ABC):
         if start is None and self._position is None:
             start = self.initial_offset()
             start = start if StreamOffsets.REFUSED in start else None
+        if start is not None:
+            StreamOffsets.check(start)  # Spark passes what the checkpoint has, which may be that of another source
         if start is not None and StreamOffsets.REFUSED in start:
             raise self._refusal or ValueError(start[StreamOffsets.REFUSED])
         position = self._position if start is None else StreamOffsets.from_dict(start)
@@ -188,6 +190,8 @@ class StreamState(ABC):
 
         A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
         """
+        for position in (start, end):
+            StreamOffsets.check(position)
         began = start if StreamOffsets.FIRST in start else end.get(StreamOffsets.FIRST, start)
         if StreamOffsets.REFUSED in began:  # a first batch whose end does not say where it starts has no records
             began = end

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kcodec.spark.topics import TopicSource
+from kcodec.spark.workers import SentToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TopicReader(DataSourceReader):
+class TopicReader(SentToTasks, DataSourceReader):
     """Reads topics in a batch query: one range of offsets for each task."""
 
     def __init__(self, source: TopicSource) -> None:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that are pickled for Spark's workers, whose Python may lack kcodec or have another version of it."""
+"""Functions and objects that are pickled for Spark's workers, whose Python may lack kcodec or have another version."""
 
 from __future__ import annotations
 
 import gc
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import kcodec
 
@@ -68,3 +69,27 @@ def for_workers(function: BatchFunction) -> BatchFunction:
         return function(batches)
 
     return check_and_call
+
+
+class SentToTasks:
+    """A reader or writer that Spark pickles for its tasks. A worker with another version of kcodec refuses it, before
+    it unpickles anything that may be different in that version."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from pyspark import cloudpickle
+
+        pickled: bytes = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]
+        return received, (kcodec.__version__, sys.executable, pickled)
+
+
+def received(driver_version: str, driver_python: str, pickled: bytes) -> Any:
+    """Return what `SentToTasks` pickled. Raise RuntimeError if this version of kcodec is not that of the driver."""
+    if kcodec.__version__ != driver_version:
+        raise RuntimeError(
+            f"kcodec {kcodec.__version__} of {sys.executable}, the Python of Spark's workers, is not kcodec "
+            f"{driver_version} of {driver_python}, the driver's: install the same version on both"
+        )
+    kind, state = pickle.loads(pickled)
+    found = kind.__new__(kind)
+    found.__dict__.update(state)
+    return found

@@ -33,7 +33,7 @@ from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
 from kcodec.spark.topics import PEM_FILES
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import SentToTasks, exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,7 +171,7 @@ class WrittenRows(WriterCommitMessage):
     rows: int
 
 
-class KcodecWriter(DataSourceArrowWriter):
+class KcodecWriter(SentToTasks, DataSourceArrowWriter):
     """The writer of a batch query. It can be pickled."""
 
     def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
@@ -191,7 +191,7 @@ class KcodecWriter(DataSourceArrowWriter):
         _log_abort("the job", messages)
 
 
-class KcodecStreamWriter(StreamArrowWriter):  # type: ignore[misc]
+class KcodecStreamWriter(SentToTasks, StreamArrowWriter):  # type: ignore[misc]
     """The writer of the micro-batches of a streaming query."""
 
     def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
