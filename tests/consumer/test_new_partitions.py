@@ -196,5 +196,5 @@ def test_a_session_reads_a_topic_that_is_created_again_from_its_start(cluster: C
                     is_created_again = True
                     cluster.create_again()
             if transaction.committed:
-                found += [record.value for record in records]
+                found += [record.value or b"" for record in records]
     assert set(NEW) <= set(found) and len(found) == len(set(found))
