@@ -469,7 +469,7 @@ class ConsumerCore:
         new = frozenset(partitions)
         self.commits.forget()
         if self.membership is not None:
-            self.known_partitions.note()
+            self.known_partitions.note(new)
         self.cluster.add_topics({each.topic for each in new})
         self.assignment.add(new, is_added=is_added)
         if held_back:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import PartitionState
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import HIGHEST_PARTITION, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
 
@@ -27,12 +27,16 @@ class _KnownTopic(NamedTuple):
 
 
 class KnownPartitions:
-    """The topics and partitions that one consumer has found since it subscribed."""
+    """The topics and partitions that one consumer has found since it subscribed.
+
+    ids: The last known id of each topic from which it has read.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._topics: dict[str, _KnownTopic] | None = None
         self._are_all = False
+        self.ids: dict[str, UUID] = {}
         #: The last offset that this consumer has committed in a partition, and the id of its topic.
         self._commits: dict[TopicPartition, tuple[int, UUID]] = {}
 
@@ -40,25 +44,32 @@ class KnownPartitions:
         """Begin again, for another subscription."""
         self._topics = None
 
-    def note(self) -> None:
-        """Remember the partitions that exist now, unless their topic is known already."""
+    def note(self, assigned: Iterable[TopicPartition]) -> None:
+        """Remember the partitions that exist now, unless their topic is known already.
+
+        assigned: Partitions that the group has assigned now. Their topics exist, even if the metadata is older.
+        """
         cluster = self._cluster
+        existing = {partition.topic for partition in assigned}
+        is_first = self._topics is None
         if self._topics is None:
             self._topics = {}
             self._are_all = cluster.needs_all_topics and cluster.updates_of_all > 0
         elif self._are_all:
             return
         for name, topic in cluster.topics.items():
-            is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in existing
             if name not in self._topics and (topic.partitions or is_missing):
                 self._topics[name] = _KnownTopic(cluster.topic_id(name), len(topic.partitions))
+        if is_first:
+            for name in existing - self._topics.keys():
+                self._topics[name] = _KnownTopic(None, HIGHEST_PARTITION + 1)
 
     def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
         """Remember offsets that are about to be committed. Brokers store an offset by the name of the topic, also if
         the topic was deleted and created again a moment before."""
         for partition, committed in offsets:
-            before = self._commits.get(partition)
-            topic_id = self._cluster.topic_id(partition.topic) or (before[1] if before is not None else None)
+            topic_id = self._cluster.topic_id(partition.topic) or self.ids.get(partition.topic)
             if topic_id is not None:
                 self._commits[partition] = committed.offset, topic_id
 
@@ -68,12 +79,20 @@ class KnownPartitions:
         present = self._cluster.topic_id(partition.topic)
         return offset == committed and present is not None and topic_id != present
 
+    def is_replaced(self, state: PartitionState) -> bool:
+        """Any thread: return whether the position of a partition is that of a topic in whose place another one is."""
+        topic_id = self._cluster.topic_id(state.topic_partition.topic)
+        return bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids
+
     def is_obsolete(self, state: PartitionState) -> bool:
-        """Any thread: return whether the position of a partition is that of a topic that was deleted."""
-        name = state.topic_partition.topic
-        topic, topic_id = self._cluster.topics.get(name), self._cluster.topic_id(name)
+        """Any thread: return whether the topic of a partition has been replaced, or is missing in the metadata.
+
+        A topic can also be missing for a moment, in the metadata of a broker that has just started. This is therefore
+        only for commits that can be left out, which are the automatic ones.
+        """
+        topic = self._cluster.topics.get(state.topic_partition.topic)
         is_missing = topic is not None and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return is_missing or (bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids)
+        return is_missing or self.is_replaced(state)
 
     def is_new(self, partition: TopicPartition) -> bool:
         """Return whether a partition was created after the consumer began to read its subscription."""

@@ -181,6 +181,7 @@ class Positions:
             topic_id = self.cluster.topic_id(partition.topic)
             if topic_id is None or topic_id in state.topic_ids:
                 continue
+            self.known.ids[partition.topic] = topic_id
             position = state.position
             if not state.topic_ids or position is None:
                 state.topic_ids |= {topic_id}

@@ -329,9 +329,11 @@ class GroupSession:
     def without_old_topics(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return these offsets without those of topics that were deleted, which a new topic must not get."""
+        """Return these offsets without those of topics that were deleted and created again. The new topic must not get
+        them. A topic that is only missing in the metadata is kept, because without its offsets, the records that the
+        transaction has read could be processed again."""
         partitions, known = self.consumer.assignment.partitions, self.consumer.known_partitions
-        return {name: offset for name, offset in offsets.items() if not known.is_obsolete(partitions[name])}
+        return {name: offset for name, offset in offsets.items() if not known.is_replaced(partitions[name])}
 
     def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
         """Wait until the transaction is complete, at most `timeout` seconds. Its commit takes the lock of the group,
