@@ -329,13 +329,13 @@ class GroupSession:
     def without_old_topics(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return these offsets without those of topics that were deleted, which a new topic must not get."""
+        """Return the offsets without those of deleted topics. A new topic with the same name must not get them."""
         partitions, known = self.consumer.assignment.partitions, self.consumer.known_partitions
         return {name: offset for name, offset in offsets.items() if not known.is_obsolete(partitions[name])}
 
     def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
-        """Wait until the transaction is complete, at most `timeout` seconds. Its commit takes the lock of the group,
-        which a leave would otherwise take first and keep while it waits for the commit."""
+        """Wait until the transaction is complete, at most `timeout` seconds. The commit needs the lock of the group. If
+        the session left the group first, it would hold this lock while it waits for the commit."""
         deadline = self.clock() + timeout
         while self.block is block and (left := deadline - self.clock()) > 0:
             yield from wait(self.changed, left)
