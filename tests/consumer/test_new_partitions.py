@@ -122,7 +122,7 @@ def test_without_a_reset_a_topic_that_is_created_again_is_an_error(cluster: Clus
         consumer.seek(partition, 0)
         assert read(consumer.poll, len(OLD)) == OLD
         cluster.create_again()
-        with pytest.raises(OffsetOutOfRangeError, match="was deleted and created again, so that the position 3 is"):
+        with pytest.raises(OffsetOutOfRangeError, match="was deleted and created again, so the position 3 is"):
             read(consumer.poll, len(NEW))
         consumer.seek(partition, 1)
         assert read(consumer.poll, len(NEW) - 1) == NEW[1:]

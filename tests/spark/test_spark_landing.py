@@ -386,7 +386,7 @@ def test_a_file_system_without_hard_links(
         ({"partition_by": "topic", "columns": ["topic"]}, "partition_by leaves out of the files"),
         ({"columns": ["vale"]}, r"unknown column 'vale' \(did you mean 'value'\?\)"),
         ({"maxOffsetsPerTrigger": 0}, "option 'maxOffsetsPerTrigger' is '0'"),
-        ({"endingOffsets": "latest"}, "option 'endingOffsets' is for resume=False"),
+        ({"endingOffsets": "latest"}, "option 'endingOffsets' needs resume=False"),
         ({"resume": False, "startingOffsets": "latest"}, "cannot be latest"),
         ({"max_file_bytes": "1g"}, "max_file_bytes is '1g'"),
         ({"compression": "zst"}, "compression is 'zst'"),

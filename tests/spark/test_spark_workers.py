@@ -131,7 +131,9 @@ def test_a_worker_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatc
     assert [each.to_pylist() for each in shipped(iter([batch]))] == [[{"rows": 2}]]
     driver_version = kcodec.__version__
     monkeypatch.setattr(kcodec, "__version__", "0.0.1")
-    with pytest.raises(RuntimeError, match=f"kcodec 0.0.1 of .* is not kcodec {re.escape(driver_version)} of "):
+    with pytest.raises(
+        RuntimeError, match=f"have kcodec 0.0.1 of .*, but the driver has kcodec {re.escape(driver_version)} of "
+    ):
         shipped(iter([batch]))
 
 
@@ -153,7 +155,9 @@ def test_tasks_of_the_data_source_refuse_another_version(
     assert type(pickle.loads(pickled)) is type(sent)
     driver_version = kcodec.__version__
     monkeypatch.setattr(kcodec, "__version__", "0.0.1")
-    with pytest.raises(RuntimeError, match=f"kcodec 0.0.1 of .* is not kcodec {re.escape(driver_version)} of "):
+    with pytest.raises(
+        RuntimeError, match=f"have kcodec 0.0.1 of .*, but the driver has kcodec {re.escape(driver_version)} of "
+    ):
         pickle.loads(pickled)
 
 

@@ -138,7 +138,7 @@ def find_hanging_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[HangingTransactions]:
-    """Find hanging transactions in all partitions, or only in the given topics, partitions or on one broker.
+    """Find hanging transactions in all partitions, in the given topics or partitions, or on one broker.
 
     topics: Names of the topics to search. None: all topics.
     partitions: Partitions to search. They are used instead of `topics`.

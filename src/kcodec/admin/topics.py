@@ -185,8 +185,8 @@ def _more_partitions(name: str, wanted: Any) -> Any:
     count, brokers = as_integer(pair[0]), pair[1]
     if count is None:
         raise TypeError(
-            f"counts: expected the number of partitions of topic {name!r}, or a tuple of it and the broker ids of the "
-            f"new partitions, got {shown(wanted)}"
+            f"counts: expected the number of partitions of topic {name!r}, or a tuple of this number and the broker "
+            f"ids of the new partitions, got {shown(wanted)}"
         )
     assignments = (
         None if brokers is None else [messages.CreatePartitionsAssignment(broker_ids=list(one)) for one in brokers]

@@ -53,7 +53,7 @@ class ConnectionInfo:
     listener: Listener to which the client has connected. As in Kafka, responses contain its address.
     login:    None on a listener without SASL.
     subject:  The subject of the client's TLS certificate. None without one, or without an authorizer.
-    authorizer: Decides what the client may do. None: everything.
+    authorizer: Decides what the client may do. None: the client may do everything.
     """
 
     id: int = 0

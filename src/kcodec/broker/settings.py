@@ -97,8 +97,9 @@ class BrokerSettings:
     group_consumer_assignment_interval_ms: Minimum time between two assignments of a group of the consumer protocol.
     group_consumer_migration_policy: Which groups with members change their protocol: "bidirectional" (both), "upgrade"
                                (a classic group that a member of the consumer protocol joins), "downgrade" (a group that
-                               the last member of the consumer protocol leaves) or "disabled". An empty group always
-                               can. Unless "disabled", members of both protocols can be in one group.
+                               the last member of the consumer protocol leaves) or "disabled". A group without members
+                               can always change its protocol. Unless "disabled", members of both protocols can be in
+                               one group.
 
     listeners:       Ports by security protocol; port 0 takes a free port: {"PLAINTEXT": 0, "SASL_SSL": 9093}.
                      If empty, there is one listener: with TLS if ssl_certfile is set, with SASL if sasl_mechanisms is

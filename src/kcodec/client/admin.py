@@ -103,7 +103,7 @@ class Admin(ClientBase):
         return cls(**taken)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the connections. Calls of other threads that are still in progress fail. Further calls have no effect.
+        """Close the connections. Calls of other threads that are still in progress fail. Closing again has no effect.
 
         timeout: Maximum time to wait for the end of the I/O thread, in seconds.
         """

@@ -2,9 +2,9 @@
 """The partitions that existed when a consumer began to read its subscription.
 
 With auto_offset_reset="latest", a consumer begins to read a partition without a committed offset at the end of its log.
-A partition that was created later contains only newer records, and the consumer finds it with its next metadata. At the
-end of the log, it would skip the records that were written meanwhile, so it begins at the first one. KIP-1327 describes
-how Java's consumer loses these records.
+A partition that was created later contains only newer records, and the consumer finds it with its next metadata. If
+the consumer began at the end of the log, it would skip the records that were written before it found the partition. It
+therefore begins at the first record. KIP-1327 describes how Java's consumer loses these records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from kcodec.protocol.error_codes import ErrorCode
 
 
 class _KnownTopic(NamedTuple):
-    """A topic: its id, None if it is unknown, and its number of partitions, 0 if the topic did not exist."""
+    """A topic.
+
+    topic_id:   Id of the topic, or None if it is unknown.
+    partitions: Number of partitions, or 0 if the topic did not exist.
+    """
 
     topic_id: UUID | None
     partitions: int
@@ -35,6 +39,7 @@ class KnownPartitions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._topics: dict[str, _KnownTopic] | None = None
+        #: Whether all topics of the cluster are in `_topics`.
         self._are_all = False
         self.ids: dict[str, UUID] = {}
         #: The last offset that this consumer has committed in a partition, and the id of its topic.
@@ -66,7 +71,7 @@ class KnownPartitions:
                 self._topics[name] = _KnownTopic(None, HIGHEST_PARTITION + 1)
 
     def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
-        """Remember offsets that are about to be committed. Brokers store an offset by the name of the topic, also if
+        """Remember offsets that are about to be committed. Brokers store an offset by the name of the topic, even if
         the topic was deleted and created again a moment before."""
         for partition, committed in offsets:
             topic_id = self._cluster.topic_id(partition.topic) or self.ids.get(partition.topic)
@@ -74,7 +79,7 @@ class KnownPartitions:
                 self._commits[partition] = committed.offset, topic_id
 
     def is_of_old_topic(self, partition: TopicPartition, committed: int) -> bool:
-        """Return whether this consumer committed an offset for a topic that was deleted since then."""
+        """Return whether this consumer committed the offset for a topic that has been deleted since then."""
         offset, topic_id = self._commits.get(partition, (-1, None))
         present = self._cluster.topic_id(partition.topic)
         return offset == committed and present is not None and topic_id != present

@@ -101,7 +101,7 @@ class Positions:
         self._running: dict[_Group, int] = {}
         #: What ended a request otherwise than by an error of Kafka.
         self._failure: BaseException | None = None
-        #: Number of the metadata with which the ids of topics were compared last.
+        #: Value of `cluster.updates` when the ids of topics were last compared.
         self._updates = -1
         #: Version of the state, and leader epoch with which the position was found to be valid.
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
@@ -168,10 +168,10 @@ class Positions:
             self._rouse()
 
     def _note_topic_ids(self) -> None:
-        """Read a topic that was deleted and created again from its beginning: no record of it was read yet. At its old
-        position, the consumer would skip records of the new topic without notice.
+        """If a topic was deleted and created again, read the new topic from its first offset. At the old position, the
+        consumer would skip records of the new topic without an error.
 
-        Brokers before 2.8 have no topic ids. An id that the topic had before is that of a broker that lags behind.
+        Brokers before 2.8 have no topic ids. A former id of the topic comes from a broker with older metadata.
         """
         begun = []
         is_newer, self._updates = self.cluster.updates != self._updates, self.cluster.updates
@@ -453,8 +453,8 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
 def _new_topic_error(partition: TopicPartition, position: int) -> OffsetOutOfRangeError:
     """Return the error for auto_offset_reset "none" if a topic was deleted and created again."""
     return OffsetOutOfRangeError(
-        f"{partition}: the topic was deleted and created again, so that the position {position} is that of another "
-        'log. auto_offset_reset is "none": seek to the offset to continue at',
+        f"{partition}: the topic was deleted and created again, so the position {position} is a position in the former "
+        'topic. auto_offset_reset is "none": seek to the offset to continue at',
         partition=partition,
         position=position,
         name=ErrorCode.OFFSET_OUT_OF_RANGE.name,

@@ -336,8 +336,8 @@ class GroupSession:
         return {name: offset for name, offset in offsets.items() if not known.is_replaced(partitions[name])}
 
     def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
-        """Wait until the transaction is complete, at most `timeout` seconds. Its commit takes the lock of the group,
-        which a leave would otherwise take first and keep while it waits for the commit."""
+        """Wait until the transaction is complete, at most `timeout` seconds. The commit needs the lock of the group. If
+        the session left the group first, it would hold this lock while it waits for the commit."""
         deadline = self.clock() + timeout
         while self.block is block and (left := deadline - self.clock()) > 0:
             yield from wait(self.changed, left)

@@ -319,8 +319,8 @@ def _refuse_ends(given: Mapping[str, Any]) -> None:
     for name in given:
         if name.lower().startswith("ending"):
             raise ValueError(
-                f"option {name!r} is for resume=False: a call of land() with resume=True continues after the last "
-                "landing and reads to the end of the log, or maxOffsetsPerTrigger offsets"
+                f"option {name!r} needs resume=False: a call of land() with resume=True continues after the last "
+                "landing and reads to the end of the log, or at most maxOffsetsPerTrigger offsets"
             )
 
 

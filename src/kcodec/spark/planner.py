@@ -555,7 +555,7 @@ class StreamOffsets:
 
     @classmethod
     def check(cls, value: Any) -> None:
-        """Raise ValueError if a value is not such an object, as it is in the checkpoint of another source."""
+        """Raise ValueError if a value is not such an object. In the checkpoint of another source, it is not one."""
         example = '{"v":1,"orders":{"0":23}}'
         if not isinstance(value, Mapping) or "v" not in value:
             raise ValueError(

@@ -119,7 +119,7 @@ class StreamState(ABC):
             start = self.initial_offset()
             start = start if StreamOffsets.REFUSED in start else None
         if start is not None:
-            StreamOffsets.check(start)  # Spark passes what the checkpoint has, which may be that of another source
+            StreamOffsets.check(start)  # Spark passes the offsets of the checkpoint, which may be of another source
         if start is not None and StreamOffsets.REFUSED in start:
             raise self._refusal or ValueError(start[StreamOffsets.REFUSED])
         position = self._position if start is None else StreamOffsets.from_dict(start)

@@ -62,8 +62,8 @@ def for_workers(function: BatchFunction) -> BatchFunction:
             ) from error
         if kcodec.__version__ != driver_version:
             raise RuntimeError(
-                f"kcodec {kcodec.__version__} of {sys.executable}, the Python of Spark's workers, is not kcodec "
-                f"{driver_version} of {driver_python}, the driver's: install the same version on both"
+                f"Spark's workers have kcodec {kcodec.__version__} of {sys.executable}, but the driver has kcodec "
+                f"{driver_version} of {driver_python}: install the same version on both"
             )
         function: BatchFunction = pickle.loads(pickled)
         return function(batches)
@@ -72,8 +72,8 @@ def for_workers(function: BatchFunction) -> BatchFunction:
 
 
 class SentToTasks:
-    """A reader or writer that Spark pickles for its tasks. A worker with another version of kcodec refuses it, before
-    it unpickles anything that may be different in that version."""
+    """A reader or writer that Spark pickles for its tasks. A worker with another version of kcodec raises an
+    error before it unpickles anything that may be different in its version."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         from pyspark import cloudpickle
@@ -86,8 +86,8 @@ def received(driver_version: str, driver_python: str, pickled: bytes) -> Any:
     """Return what `SentToTasks` pickled. Raise RuntimeError if this version of kcodec is not that of the driver."""
     if kcodec.__version__ != driver_version:
         raise RuntimeError(
-            f"kcodec {kcodec.__version__} of {sys.executable}, the Python of Spark's workers, is not kcodec "
-            f"{driver_version} of {driver_python}, the driver's: install the same version on both"
+            f"Spark's workers have kcodec {kcodec.__version__} of {sys.executable}, but the driver has kcodec "
+            f"{driver_version} of {driver_python}: install the same version on both"
         )
     kind, state = pickle.loads(pickled)
     found = kind.__new__(kind)

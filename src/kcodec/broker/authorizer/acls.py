@@ -45,7 +45,7 @@ class Permission(IntEnum):
     UNKNOWN, ANY, DENY, ALLOW = range(4)
 
 
-#: The operations whose ALLOW includes an operation.
+#: Operation -> other operations. An ALLOW of one of the others includes the operation.
 _INCLUDED_IN: dict[int, tuple[int, ...]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),

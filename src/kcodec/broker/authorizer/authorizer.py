@@ -24,7 +24,7 @@ class Requester(Protocol):
 
 
 class Authorizer:
-    """Decides what clients may do.
+    """The authorizer, which decides what clients may do.
 
     super_users:        Principals that may do everything.
     allows_without_acl: Whether everything is allowed on a resource that no ACL matches.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request on its way to its handler, and the steps that many APIs have.
 
-A step refuses a request or a part of it, or hides a part of the response. It passes the rest on to the next step or the
-handler, even if no part is left, because some errors of a request as a whole come first.
+A step refuses a request or some of its elements, or removes elements of the response. It passes the rest to the next
+step or the handler, even if no element is left, because an error of the whole request takes precedence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXTS: Mapping[ResourceType, str | None] = {
     ResourceType.CLUSTER: "Cluster authorization failed.",
     ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
 }
-#: Authorized operations that were not requested.
+#: Value of a field for authorized operations if they were not requested.
 _NOT_REQUESTED = -(1 << 31)
 
 
@@ -86,7 +86,7 @@ class CheckedRequest:
         """Handle the request without the elements of a list that are refused, and add their errors to the response.
 
         refusal_of: Returns the type of the resource that the client may not use, or None.
-        texts: Messages of the errors. Without one, the field for the message keeps its default.
+        texts: Messages of the errors. If a message is missing, the field for it keeps its default.
         """
         allowed: list[Any] = []
         refused: dict[ResourceType, list[Any]] = {}
@@ -100,12 +100,12 @@ class CheckedRequest:
             part, text = changed(self.request, **{field: some}), (texts or {}).get(kind, "")
             errors.append(error_response(part, self.context.api_version, _CODES[kind], text))
         result = self.pass_on(lambda response: _add(response, errors), **{field: allowed})
-        # A Produce request with acks=0 has no response. The client learns of the error by the end of the connection.
+        # A Produce request with acks=0 has no response. Closing the connection reports the error.
         return CLOSE if getattr(self.request, "acks", None) == 0 else result
 
 
 Step = Callable[[CheckedRequest], Any]
-#: Returns whether an element of a request has an error of the handler, which comes before the check.
+#: Returns whether the handler refuses an element of a request. The error of the handler then takes precedence.
 IsHandled = Callable[[CheckedRequest, Any], bool]
 
 
@@ -151,8 +151,8 @@ def each(
 ) -> Step:
     """Refuse the elements of a list if the client may not do an operation on their resources.
 
-    or_cluster: Operation on the cluster that allows all of them.
-    text:       Message of their errors.
+    or_cluster: Operation on the cluster that permits all elements.
+    text:       Message of the errors.
     """
 
     def step(call: CheckedRequest) -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each API checks before its handler runs, as in Kafka's KafkaApis and ControllerApis.
 
-An API without a check has the reason in place of its steps. An API that is missing here cannot be served by a broker
-with an authorizer.
+An API without a check has the reason in place of its steps. If an API is missing here, a broker with an
+authorizer does not start.
 """
 
 from __future__ import annotations

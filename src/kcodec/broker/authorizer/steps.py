@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of single APIs."""
+"""The steps of particular APIs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def transactional_records(call: CheckedRequest) -> Any:
 
 
 def init_producer_id(call: CheckedRequest) -> Any:
-    """Check WRITE on the transactional id. Without one, the client needs WRITE on any topic."""
+    """Check WRITE on the transactional id. Without a transactional id, the client needs IDEMPOTENT_WRITE on the
+    cluster or WRITE on at least one topic."""
     name, code = call.request.transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if name is None:
         code = _CLUSTER_CODE
@@ -69,7 +70,7 @@ def init_producer_id(call: CheckedRequest) -> Any:
 def add_partitions(call: CheckedRequest) -> Any:
     """Check WRITE on the transactional id and on each topic. If one is refused, no partition is added.
 
-    From version 4 on, the request comes from brokers.
+    From version 4 on, the request comes from brokers and needs CLUSTER_ACTION on the cluster.
     """
     request = call.request
     if call.context.api_version >= 4:
@@ -102,7 +103,8 @@ def hide_topics(call: CheckedRequest) -> Any:
 
 
 def metadata(call: CheckedRequest) -> Any:
-    """Check DESCRIBE on each topic, and CREATE on a topic that the request would create."""
+    """Check DESCRIBE on each topic. For a topic that the request would create, also check CREATE on the cluster or the
+    topic."""
     request, settings = call.request, call.host.settings
     wants_all = request.topics is None or (call.context.api_version == 0 and not request.topics)
     creates = request.allow_auto_topic_creation and settings.auto_create_topics
@@ -170,7 +172,7 @@ def cannot_be_created(call: CheckedRequest, one: Any) -> bool:
 
 
 def hide_configs(call: CheckedRequest) -> Any:
-    """Hide the configurations of a new topic without DESCRIBE_CONFIGS."""
+    """Hide the configurations of a new topic if the client may not do DESCRIBE_CONFIGS on it."""
 
     def change(response: messages.CreateTopicsResponse) -> None:
         for one in response.topics:

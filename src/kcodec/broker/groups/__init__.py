@@ -4,15 +4,16 @@
 coordinator.py has the APIs. table.py has the groups and writes their records (group_log.py). The classic protocol is
 classic_group.py (state) and classic_protocol.py (requests). The consumer protocol is consumer_group.py,
 consumer_protocol.py, consumer_rebalance.py, reconciliation.py, server_assignors.py and topic_patterns.py. Groups with
-members of both protocols are conversion.py, classic_members.py and embedded_protocol.py. Offsets are offset_store.py
-and offset_requests.py.
+members of both protocols are handled in conversion.py, classic_members.py and embedded_protocol.py. Offsets are in
+offset_store.py and offset_requests.py.
 
 The group coordinator differs from that of Kafka in these points:
 
-- Kafka makes some choices by the order of a hash table: the next leader after the leader has left or after a group has
-  become a classic one, one of two protocols or assignors with equal votes, the members with an additional partition if
-  the hashes of their ids collide, and the partitions that the uniform assignor moves if subscriptions differ. Here, the
-  order of joining or of names decides.
+- Some choices depend on the order of a hash table in Kafka. Here, they depend on the order of joining or of names:
+  - the next leader, after the leader has left or after a group has become a classic group;
+  - the protocol or assignor, if several have the same number of votes;
+  - the members with an additional partition, if the hashes of their ids collide;
+  - the partitions that the uniform assignor moves, if subscriptions differ.
 - If a member is removed while its SyncGroup waits, the request gets UNKNOWN_MEMBER_ID. Kafka never responds to it.
 - Regular expressions are resolved right after the heartbeat that contains them. Kafka resolves them at most once in 10
   seconds for each group.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup in a group of the consumer protocol (KIP-848).
 
-A member of the classic protocol can stay in a group that a member of the consumer protocol has joined, and new ones can
-join it. The coordinator assigns the partitions of all members, and the generation of a classic member is its member
-epoch. JoinGroup takes the next step towards the target assignment, SyncGroup returns the partitions, and Heartbeat
-responds with REBALANCE_IN_PROGRESS if the member has to join again. No request waits for other members. A static member
-that joins with the classic protocol can be the last one that used the consumer protocol. The group then becomes a
-classic group.
+Members of the classic protocol stay in a group that a member of the consumer protocol has joined, and further members
+of the classic protocol can join it. The coordinator assigns the partitions of all members. The generation of a classic
+member is its member epoch. JoinGroup takes the next step towards the target assignment. SyncGroup returns the
+partitions. Heartbeat responds with REBALANCE_IN_PROGRESS if the member has to join again. No request waits for other
+members. If the last member of the consumer protocol is a static member that joins again with the classic protocol, the
+group becomes a classic group.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClassicMembers:
     def _member(
         self, group: ConsumerGroup, static: ConsumerMember | None, member_id: str, request: messages.JoinGroupRequest
     ) -> MemberUpdate:
-        """Return the update of the member that joins. A dynamic member can bring an id that the group does not know."""
+        """Return the update of the member that joins. A dynamic member may have an id that the group does not know."""
         instance_id = request.group_instance_id
         if instance_id is not None and request.member_id:
             known = fenced(static, member_id, instance_id)
@@ -149,7 +149,7 @@ class ClassicMembers:
         assigned = {topic_id: frozenset(epochs) for topic_id, epochs in member.assigned.items()}
         try:
             return write_assignment(names_of(assigned, self._table.host.topics), side.subscription)
-        except DecodeError as error:  # a member of a converted group, of which only another subscription was read
+        except DecodeError as error:  # the conversion read the subscription for another assignor
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def heartbeat(self, request: messages.HeartbeatRequest, group: ConsumerGroup) -> messages.HeartbeatResponse:

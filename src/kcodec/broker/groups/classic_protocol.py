@@ -102,8 +102,8 @@ class ClassicProtocol:
         else:
             self._join_new(join, group)
         if known is None and written == self._table.records_written:
-            # Kafka writes the new group before its first generation, without members. Only with this record, it also
-            # writes the tombstones of an empty group of the consumer protocol.
+            # Kafka writes the new group before its first generation, without members. It writes the tombstones of an
+            # empty group of the consumer protocol only together with this record.
             empty = ClassicGroup(group.group_id, state_timestamp=group.state_timestamp or self._table.now_ms())
             self._table.write(group.group_id, [*tombstones, empty.record()])
 
@@ -361,7 +361,7 @@ class ClassicProtocol:
     def _member_of(
         group: ClassicGroup, request: messages.SyncGroupRequest | messages.HeartbeatRequest
     ) -> ClassicGroupMember:
-        """Return the member of the present generation that sends a request. Raise ApiError."""
+        """Return the member of the current generation that sends a request. Raise ApiError."""
         member = group.validate_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)

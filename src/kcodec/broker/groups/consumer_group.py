@@ -48,7 +48,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicSide:
-    """What a member of the classic protocol has in addition.
+    """The data that only members of the classic protocol have.
 
     protocols: The assignors that the member supports, in its order, with its subscription for each.
     """
@@ -209,8 +209,8 @@ class ConsumerGroup:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a classic member that supports these assignors can join: the other classic members support
-        one of them as well."""
+        """Return whether a classic member that supports these assignors can join. At least one of them must be common
+        to all classic members."""
         sides = [dict(one.classic.protocols) for one in self.members.values() if one.classic is not None]
         is_common = any(all(name in side for side in sides) for name in names)
         return protocol_type == CONSUMER_PROTOCOL_TYPE and is_common

@@ -2,9 +2,9 @@
 """The steps that requests of both protocols have in common in a group of the consumer protocol (KIP-848).
 
 A request of a member can produce records for a changed subscription, for the next epoch of the group, for the target
-assignment, and for the next step of the member towards it. They are appended as one batch, and applied as a replay
-would apply them, so memory and log agree. A group whose last member of the consumer protocol is removed becomes a
-classic group.
+assignment, and for the next step of the member towards it. These records are appended as one batch, and applied as a
+replay of the log would apply them, so memory and log agree. If the last member of the consumer protocol is removed, the
+group becomes a classic group.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MemberUpdate:
     group:   The group before the request.
     before:  The member before the request. A new member has no subscription.
     after:   The member with the subscription of the request.
-    records: What the request has written so far. They are not in the log yet.
+    records: The records of the request so far. They are not in the log yet.
     """
 
     group: ConsumerGroup
@@ -99,8 +99,8 @@ class MemberUpdate:
 class ConsumerRebalance:
     """Epochs, target assignments, timers and the removal of members.
 
-    adopt: Called with a group that has become a classic group, and with whether the group rebalances. The coordinator
-           sets it.
+    adopt: Function that is called with a group that has become a classic group, and with whether the group must
+           rebalance. The coordinator sets it.
     """
 
     def __init__(self, table: GroupTable) -> None:
@@ -140,8 +140,8 @@ class ConsumerRebalance:
         """Return the epoch of the group. If subscriptions, topics or the assignor have changed, it is the next epoch,
         whose record is added to the update.
 
-        is_classic: Whether the request is a JoinGroup, after which an epoch begins even if a regular expression that it
-                    ends had matched no topic.
+        is_classic: Whether the request is a JoinGroup. If it ends the use of a regular expression, an epoch begins even
+                    if the expression was not resolved yet.
         """
         group, member, updated, members = update.group, update.before, update.after, update.members
         assignors = [preferred_assignor(found.values()) for found in (group.members, members)]
@@ -167,7 +167,7 @@ class ConsumerRebalance:
 
     def advance(self, update: MemberUpdate, epoch: int, reported: Reported) -> ConsumerMember:
         """Return the member after its next step towards the target assignment. If the epoch of the group has no target
-        assignment yet, compute it first, unless the interval between two assignments has not passed."""
+        assignment yet, and the interval between two assignments has passed, compute the target assignment first."""
         group, updated = update.group, update.after
         target_epoch, target = group.assignment_epoch, self.target(update)
         interval = self._table.group_setting(group.group_id, "consumer.assignment.interval.ms")
@@ -179,10 +179,10 @@ class ConsumerRebalance:
 
     @staticmethod
     def target(update: MemberUpdate) -> Target:
-        """Return the present target assignment of the member.
+        """Return the current target assignment of the member.
 
-        Kafka looks up the target of a static member by its instance id. A known member that names one for the first
-        time therefore gets no partitions until the next assignment (ModernGroup.targetAssignment).
+        Kafka looks up the target of a static member by its instance id. A known member that sends an instance id for
+        the first time therefore gets no partitions until the next assignment (ModernGroup.targetAssignment).
         """
         instance_id = update.after.instance_id
         if instance_id is not None and instance_id not in update.group.static_members:
@@ -224,12 +224,12 @@ class ConsumerRebalance:
         update.records.append(target_epoch_record(group.group_id, epoch, self._table.now_ms()))
         return targets
 
-    # Expressions
+    # Regular expressions
 
     def resolve_patterns(self, group_id: str, context: RequestContext) -> None:
         """Match the regular expressions of a group with the topics, and begin an epoch if the result has changed.
 
-        As in Kafka, only topics match that the client of the latest heartbeat may describe.
+        As in Kafka, only topics that the client of the latest heartbeat may describe can match.
         """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -293,7 +293,8 @@ class ConsumerRebalance:
     ) -> None:
         """Convert a group to a classic one with these members, after the records of the request.
 
-        As in Kafka, timers are not cancelled: if the group is converted back in time, they concern it again.
+        As in Kafka, timers are not cancelled. If the group is converted back before a timer ends, the timer applies to
+        it again.
         """
         topics = self._table.host.topics
         classic = to_classic_group(group, members, self._table.now_ms(), topics)
@@ -325,7 +326,7 @@ class ConsumerRebalance:
     def start_timer(
         self, kind: str, group_id: str, member_id: str, timeout_ms: float, *, epoch: int | None = None
     ) -> None:
-        """Remove a member after a time, unless its timer of this kind is cancelled or the member has another epoch."""
+        """Start a timer that removes a member, unless the timer is cancelled or the member then has another epoch."""
 
         def fence() -> None:
             group = self._table.groups.get(group_id)

@@ -2,7 +2,7 @@
 """The conversion of groups with members between the classic protocol and the consumer protocol (KIP-848).
 
 The members of a converted classic group keep their ids and their partitions. Their member epoch is the generation of
-the classic group. A group that is converted back keeps its members, and each gets its target assignment.
+the classic group. If a group is converted back, its members keep their ids, and each gets its target assignment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from kcodec.protocol.error_codes import ErrorCode
 
 
 def to_consumer_group(classic: ClassicGroup, topics: Topics) -> ConsumerGroup:
-    """Return the group of the consumer protocol that takes the place of a classic group. Its metadata hash is 0.
+    """Return the group of the consumer protocol that takes the place of a classic group. The caller must set its
+    metadata hash.
 
     Raise ApiError (GROUP_ID_NOT_FOUND, UNKNOWN_SERVER_ERROR) if a subscription or an assignment cannot be converted.
     """
@@ -35,7 +36,7 @@ def to_consumer_group(classic: ClassicGroup, topics: Topics) -> ConsumerGroup:
     owned: set[tuple[UUID, int]] = set()
     for member in classic.members.values():
         subscription = member.protocols.get(classic.protocol or "")
-        if subscription is None:  # no generation of the group has begun yet that includes the member
+        if subscription is None:  # no generation that includes the member has begun yet
             text = f"member {member.member_id} has no subscription for the assignor {classic.protocol}"
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         try:

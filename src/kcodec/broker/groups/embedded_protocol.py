@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The subscriptions and assignments inside the messages of the classic protocol (Kafka: ConsumerProtocol).
 
-Each begins with its version. A newer version than the coordinator knows is read as the newest that it knows.
+Each begins with its version. The coordinator reads a newer version as the newest version that it knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T", messages.ConsumerProtocolSubscription, messages.ConsumerProtoco
 def _version(content: bytes) -> int:
     version = int.from_bytes(content[:_VERSION_BYTES], "big", signed=True)
     if len(content) < _VERSION_BYTES or version < 0:
-        raise DecodeError(f"no version of the embedded consumer protocol in {content[:_VERSION_BYTES]!r}")
+        raise DecodeError(f"expected a version of the embedded consumer protocol, got {content[:_VERSION_BYTES]!r}")
     return min(version, NEWEST_VERSION)
 
 
@@ -33,18 +33,19 @@ def _read(kind: type[T], content: bytes) -> T:
 
 
 def read_subscription(content: bytes) -> messages.ConsumerProtocolSubscription:
-    """Return the subscription of a member. Raise DecodeError."""
+    """Return the subscription of a member. Raise DecodeError if it is malformed."""
     return _read(messages.ConsumerProtocolSubscription, content)
 
 
 def read_assignment(content: bytes) -> messages.ConsumerProtocolAssignment:
-    """Return the assignment of a member; it is empty if the leader has assigned nothing. Raise DecodeError."""
+    """Return the assignment of a member. It is empty if the leader has assigned nothing. Raise DecodeError if it is
+    malformed."""
     return _read(messages.ConsumerProtocolAssignment, content) if content else messages.ConsumerProtocolAssignment()
 
 
 def write_assignment(target: Iterable[tuple[str, Iterable[int]]], subscription: bytes) -> bytes:
-    """Return the bytes of an assignment, in the version of the member's subscription. Raise DecodeError if that is
-    malformed."""
+    """Return the bytes of an assignment, in the version of the member's subscription. Raise DecodeError if the
+    subscription is malformed."""
     version = _version(subscription)
     assigned = [AssignedPartitions(topic=name, partitions=sorted(numbers)) for name, numbers in target]
     content = messages.ConsumerProtocolAssignment(assigned_partitions=assigned).encode(version)

@@ -83,8 +83,8 @@ def _assign_equally(members: Members, counts: PartitionCounts) -> dict[str, Targ
     """Return an assignment for members with the same topics. Each member keeps its share, and the rest is assigned in
     order.
 
-    If the members cannot have the same number of partitions, those that already own one more keep it, as long as the
-    other members are enough to take the rest.
+    If the members cannot have the same number of partitions, some get an additional partition. Members that already own
+    an additional partition come first. Another member gets one only if too few members follow it in the order.
     """
     by_id = {member.member_id: member for member in members}
     topics = sorted(members[0].topics)

@@ -105,7 +105,7 @@ class Admin(ClientBase):
     async def close(self, timeout: float = 5.0) -> None:
         # SYNC: "timeout: Has no effect." -> "timeout: Maximum time to wait for the end of the I/O thread, in seconds."
         # SYNC: "other tasks" -> "other threads"
-        """Close the connections. Calls of other tasks that are still in progress fail. Further calls have no effect.
+        """Close the connections. Calls of other tasks that are still in progress fail. Closing again has no effect.
 
         timeout: Has no effect.
         """

@@ -221,7 +221,7 @@ class Producer(ProducerBase):
         If the buffer (`buffer_memory`) is full, wait for free space. Raise BufferFullError after `max_block_ms`. Raise
         RuntimeError in another event loop than that of the first call. Raise EncodeError if a value is invalid, if the
         record is larger than `max_request_size`, or if the topic does not have the partition. Raise TransportError if
-        the producer is closed. The Delivery has later errors. In a transaction, a record that is refused with
+        the producer is closed. Later errors are in the Delivery. In a transaction, a record that is refused with
         EncodeError or BufferFullError prevents the commit, as does any record that was not written.
         """
         if True:  # ASYNC
