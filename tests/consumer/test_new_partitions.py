@@ -198,3 +198,47 @@ def test_a_session_reads_a_topic_that_is_created_again_from_its_start(cluster: C
             if transaction.committed:
                 found += [record.value or b"" for record in records]
     assert set(NEW) <= set(found) and len(found) == len(set(found))
+
+
+def test_an_explicit_commit_of_an_old_position_is_refused(cluster: Cluster) -> None:
+    """From version 10 on, OffsetCommit contains the id of the topic. A repeat with the new id would store it there."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition, group = TopicPartition(cluster.topic, 0), f"group-{cluster.topic}"
+    options: Any = {"group_id": group, "auto_offset_reset": "earliest", "metadata_max_age_ms": 300_000}
+    with cluster.consumer(**options, enable_auto_commit=False) as consumer:
+        consumer.assign([partition])
+        consumer.pause(partition)  # a fetch request would find the new topic
+        assert consumer.end_offsets([partition]) == {partition: len(OLD)}
+        cluster.create_again()
+        with pytest.raises(BrokerError, match="the offset is that of the former topic"):
+            consumer.commit({partition: 3})
+    assert cluster.admin.list_group_offsets(group, [partition]) == {partition: None}
+
+
+def test_without_a_reset_no_old_position_is_committed_for_a_new_topic(cluster: Cluster) -> None:
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition, group = TopicPartition(cluster.topic, 0), f"group-{cluster.topic}"
+    with cluster.consumer(group_id=group, auto_offset_reset="none") as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        assert read(consumer.poll, len(OLD)) == OLD
+        cluster.create_again()
+        with pytest.raises(OffsetOutOfRangeError):
+            read(consumer.poll, len(NEW))
+    assert cluster.admin.list_group_offsets(group, [partition]) == {partition: None}
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_a_repeated_subscription_keeps_what_is_known(cluster: Cluster, group_protocol: str) -> None:
+    cluster.create(cluster.topic)
+    with cluster.consumer(group_id=f"group-{cluster.topic}", group_protocol=group_protocol) as consumer:
+        consumer.subscribe(cluster.topic)
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        consumer.position(TopicPartition(cluster.topic, 0), PATIENCE_SECONDS)
+        consumer.subscribe([cluster.topic])
+        cluster.admin.create_partitions({cluster.topic: 2})
+        cluster.write(cluster.topic, NEW, 1)
+        assert read(consumer.poll, len(NEW)) == NEW

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from numbers import Number
 from typing import Any, TypeVar
 
 from kcodec.integers import as_integer, shown
@@ -73,7 +74,7 @@ def setting_text(name: str, value: object) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     number = as_integer(value)
-    if number is None and not isinstance(value, float):
+    if number is None and not isinstance(value, Number):
         raise TypeError(
             f"the value of setting {name!r} must be a str, a number or None, got {shown(value)} of type "
             f"{type(value).__name__}"

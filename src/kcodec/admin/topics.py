@@ -181,7 +181,7 @@ def create_partitions(
 
 
 def _more_partitions(name: str, wanted: Any) -> Any:
-    pair = wanted if isinstance(wanted, tuple) and len(wanted) == 2 else (wanted, None)
+    pair = wanted if isinstance(wanted, tuple | list) and len(wanted) == 2 else (wanted, None)
     count, brokers = as_integer(pair[0]), pair[1]
     if count is None:
         raise TypeError(

@@ -492,12 +492,15 @@ class GroupTransactSession(ClientBase):
         """Abort an open transaction, or let a commit that has begun come to its end. Then leave the group, with one
         deadline for both."""
         deadline = self._client.clock() + timeout
-        block, left = self._flows.block, timeout - leaving_seconds(timeout)
+        left = timeout - leaving_seconds(timeout)
+        block = self._flows.block
         if block is not None and block.is_ending:  # by another thread, or by a call that a signal handler interrupted
             yield from self._flows.wait_for_end(block, left)
-        elif block is not None:
+            block = self._flows.block
+        if block is not None and not block.is_ending:
             if not block.is_fresh:
                 log.warning("closing the session aborts its open transaction; its records will be read again")
+            left = max(deadline - self._client.clock() - leaving_seconds(timeout), 0.0)
             yield from SessionEnd(self._flows, block, left).run(
                 is_commit=False, error=TransportError("the session is closed")
             )

@@ -50,6 +50,7 @@ class PartitionState:
     reset_to:       Target of a RESET: "earliest", "latest" or a time in ms. None: see auto_offset_reset.
     is_paused:      The user has paused the partition: nothing is delivered, fetched data is kept.
     is_held_back:   on_assigned runs, and may seek: nothing is delivered yet.
+    is_suspended:   The topic may have been deleted and created again: nothing is fetched until this is known.
     is_revoking:    The partition is about to be revoked: nothing more is delivered.
     preferred_replica: Broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          Error that poll raises until a seek.
@@ -70,6 +71,7 @@ class PartitionState:
     chunk: Chunk | None = None
     is_paused: bool = False
     is_held_back: bool = False
+    is_suspended: bool = False
     is_revoking: bool = False
     preferred_replica: int | None = None
     preferred_replica_until: float = 0.0
@@ -181,6 +183,7 @@ class PartitionState:
             and self.error is None
             and not self.is_paused
             and not self.is_held_back
+            and not self.is_suspended
             and not self.is_revoking
         )
 
@@ -399,15 +402,22 @@ class Assignment:
             state.awaiting, state.reset_to = RESET, to
         self._has_changed()
 
-    def begin_again(self, state: PartitionState, topic_id: UUID) -> None:
-        """Read a partition from its first offset, because its topic was deleted and created again.
+    def suspend(self, state: PartitionState, is_suspended: bool) -> None:
+        """Suspend a partition, or continue with it."""
+        with self.lock:
+            state.is_suspended = is_suspended
+        self._has_changed()
 
-        It gets a new state, as after another assignment. Offsets of the former topic are then not committed.
+    def begin_again(self, state: PartitionState, topic_id: UUID, error: BaseException | None = None) -> None:
+        """Read a partition from its first offset, because its topic was deleted and created again. With an error, read
+        nothing until a seek.
+
+        The partition gets a new state, as after another assignment. Offsets of the former topic are then not committed.
         """
         with self.lock:
             state.version = 0
             state.leave_chunk()
-            self.partitions[state.topic_partition] = PartitionState(
+            new = self.partitions[state.topic_partition] = PartitionState(
                 state.topic_partition,
                 next(self._versions),
                 RESET,
@@ -418,6 +428,8 @@ class Assignment:
                 is_added=state.is_added,
                 topic_ids=state.topic_ids | {topic_id},
             )
+            if error is not None:
+                self.note_error(new, error)
         self._has_changed()
 
     def _renewed(self, partition: TopicPartition) -> PartitionState:

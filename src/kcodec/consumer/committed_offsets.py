@@ -206,7 +206,20 @@ class _RequestedTopics:
         self._cluster = cluster
         self._names: dict[UUID, str] = {}
         topics = {partition.topic for partition in partitions}
-        self.have_ids = all(cluster.topic_id(topic) is not None for topic in topics)
+        #: The ids at the time of the call. The offsets of a commit belong to these topics, and to none that is created
+        #: later with the same name.
+        self.ids = {topic: cluster.topic_id(topic) for topic in topics}
+        self.have_ids = None not in self.ids.values()
+
+    def is_replaced(self, topic: str) -> bool:
+        """Return whether a topic has another id than at the time of the call."""
+        return self._cluster.topic_id(topic) not in (None, self.ids[topic])
+
+    def first_id_of(self, topic: str) -> UUID:
+        """Return the id of a topic at the time of the call, for a commit."""
+        found = self.ids[topic] or NO_UUID
+        self._names[found] = topic
+        return found
 
     def id_of(self, topic: str) -> UUID:
         """Return the id of a topic for a request, or a zero id, which no coordinator knows."""
@@ -324,6 +337,18 @@ def _all_fetched(response: Any, topics: _RequestedTopics) -> Iterator[tuple[Topi
     yield ALL, ItemResult(code, found)
 
 
+def _committed(
+    response: Any, some: list[TopicPartition], topics: _RequestedTopics
+) -> Iterator[tuple[TopicPartition, ItemResult]]:
+    """Yield the results of a commit. If a topic was deleted and created again, a repeat cannot help."""
+    for partition, result in partition_codes(response, some, topics.name_of):
+        if result.code == ErrorCode.UNKNOWN_TOPIC_ID and topics.is_replaced(partition.topic):
+            text = "the topic was deleted and created again, and the offset is that of the former topic"
+            yield partition, ItemResult(ErrorCode.INCONSISTENT_TOPIC_ID, None, text)
+        else:
+            yield partition, result
+
+
 def offset_commit_handler(
     cluster: Cluster,
     group_id: str,
@@ -354,12 +379,13 @@ def offset_commit_handler(
             group_instance_id=metadata.group_instance_id,
             topics=[
                 OffsetCommitRequestTopic(
-                    name=topic, topic_id=topics.id_of(topic), partitions=[of(topic, number) for number in numbers]
+                    name=topic, topic_id=topics.first_id_of(topic), partitions=[of(topic, number) for number in numbers]
                 )
                 for topic, numbers in by_topic(some).items()
             ],
         ),
-        lambda response, some: partition_codes(response, some, topics.name_of),
+        lambda response, some: _committed(response, some, topics),
+        final=frozenset({ErrorCode.INCONSISTENT_TOPIC_ID}),
         lowest=2 if metadata.group_instance_id is None else _STATIC_VERSION,
         highest=HIGHEST_VERSION if topics.have_ids else TOPIC_ID_VERSION - 1,
     )

@@ -285,8 +285,10 @@ class ConsumerCore:
             raise ValueError("subscribe is not possible after assign(); call unsubscribe() first")
         if isinstance(self.handler, ConsumerRebalanceHandler):
             self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
-        self.subscription = Subscription(frozenset(topics), pattern)
-        self.known_partitions.forget()
+        subscription = Subscription(frozenset(topics), pattern)
+        if subscription != self.subscription and (pattern is not None or self.subscription.pattern is not None):
+            self.known_partitions.forget()  # otherwise, what is known of the topics stays valid
+        self.subscription = subscription
         self.cluster.add_topics(self.subscription.topics)
         yield from self._join_group()
 
@@ -403,6 +405,7 @@ class ConsumerCore:
         meanwhile, unless `is_final`: the consumer is then closed.
         """
         self.subscription = Subscription()
+        self.known_partitions.forget()
         membership, deadline, selections = self.membership, self.clock() + timeout, self._selections
         if membership is None:
             self._going = frozenset(self.assignment.partitions)

@@ -27,6 +27,7 @@ from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment,
 from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
 from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
+from kcodec.consumer.topic_ids import TopicIds
 from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_handler, is_truncated, truncation_error
 from kcodec.errors import (
     AuthenticationError,
@@ -91,7 +92,10 @@ class Positions:
         self.member = member
         self.now = now or int
         self.known = known or KnownPartitions(cluster)
-        self.on_new_topic = on_new_topic
+        can_fail = settings.auto_offset_reset == "none"
+        self._topic_ids = TopicIds(cluster, assignment, self.known, can_fail=can_fail, on_new_topic=on_new_topic)
+        #: Seconds until the ids of topics are to be compared again; None if no id has to be confirmed.
+        self._pause: float | None = None
         #: Why partitions that wait for a position do not have it yet.
         self.causes: dict[TopicPartition, KcodecError] = {}
         self._context = CallContext(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
@@ -118,7 +122,7 @@ class Positions:
                     raise self._failure
                 yield from self._look()
                 if not self._is_awake:
-                    yield from wait(self._wake)
+                    yield from wait(self._wake, self._pause)
         finally:
             for task in listeners:
                 task.cancel()
@@ -142,7 +146,7 @@ class Positions:
             del self._validated[gone]
         for gone in self.causes.keys() - partitions.keys():
             del self.causes[gone]
-        self._note_topic_ids()
+        self._pause = self._topic_ids.look()
         groups: dict[_Group, list[PartitionState]] = {}
         for state in list(partitions.values()):
             if state.error is not None or state.is_revoking:
@@ -166,40 +170,6 @@ class Positions:
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self._failure = task.error
             self._rouse()
-
-    def _note_topic_ids(self) -> None:
-        """If a topic was deleted and created again, read the new topic from its first offset. At the old position, the
-        consumer would skip records of the new topic without an error.
-
-        Brokers before 2.8 have no topic ids. A former id of the topic comes from a broker with older metadata.
-        """
-        begun = []
-        is_newer, self._updates = self.cluster.updates != self._updates, self.cluster.updates
-        for partition, state in list(self.assignment.partitions.items()):
-            if state.topic_ids and not is_newer:
-                continue
-            topic_id = self.cluster.topic_id(partition.topic)
-            if topic_id is None or topic_id in state.topic_ids:
-                continue
-            self.known.ids[partition.topic] = topic_id
-            position = state.position
-            if not state.topic_ids or position is None:
-                state.topic_ids |= {topic_id}
-                continue
-            if self.settings.auto_offset_reset == "none":
-                state.topic_ids |= {topic_id}
-                self.assignment.fail(state, _new_topic_error(partition, position))
-                continue
-            log.warning(
-                "%s: the topic was deleted and created again. Reading continues at the first offset of the new topic; "
-                "the position was %d",
-                partition,
-                position,
-            )
-            self.assignment.begin_again(state, topic_id)
-            begun.append(partition)
-        if begun:
-            self.on_new_topic(begun)
 
     def _note_leader_epoch(self, state: PartitionState) -> None:
         """Start the validation of a position if the leader has changed since the last one."""
@@ -445,18 +415,6 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
         position=position,
         log_start_offset=start,
         log_end_offset=end,
-        name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
-        remedy="stop",
-    )
-
-
-def _new_topic_error(partition: TopicPartition, position: int) -> OffsetOutOfRangeError:
-    """Return the error for auto_offset_reset "none" if a topic was deleted and created again."""
-    return OffsetOutOfRangeError(
-        f"{partition}: the topic was deleted and created again, so the position {position} is a position in the former "
-        'topic. auto_offset_reset is "none": seek to the offset to continue at',
-        partition=partition,
-        position=position,
         name=ErrorCode.OFFSET_OUT_OF_RANGE.name,
         remedy="stop",
     )

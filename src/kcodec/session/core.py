@@ -26,7 +26,7 @@ from kcodec.consumer.rebalance_handler import lost_text
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
-from kcodec.session.block import SessionBlock
+from kcodec.session.block import SessionBlock, Start
 from kcodec.session.group_session_timeout import group_session_timeout
 from kcodec.session.safety import SessionTimes, check_times, has_kip447
 from kcodec.transactions.manager import TransactionManager
@@ -70,7 +70,7 @@ class GroupSession:
         #: Transactions in a row that were aborted without an error, and when the next one may begin after them.
         self._aborts = 0
         self._not_before = 0.0
-        self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._uncertain: dict[TopicPartition, Start] = {}
 
     def attach(self, consumer: ConsumerCore, listener: RebalanceListener | None = None) -> None:
         """Set the consumer, once."""
@@ -178,12 +178,13 @@ class GroupSession:
         assert self.consumer.committed_offsets is not None
         uncertain = self._uncertain
         assignment = self.consumer.assignment
-        here = [name for name in uncertain if name in assignment.partitions]
+        here = [name for name, start in uncertain.items() if assignment.partitions.get(name) is start.state]
         if here:
             found = yield from self.consumer.committed_offsets.fetch(here, max(deadline - self.clock(), 0.0))
             for name in here:
-                if name in assignment.partitions:
-                    place = found.get(name) or uncertain[name]
+                start = uncertain[name]
+                if assignment.partitions.get(name) is start.state:  # after another assignment, it has another position
+                    place = found.get(name) or start
                     assignment.seek(name, place.offset, place.leader_epoch)
             self.consumer.fetcher.drop(here)
         self.is_rewind_due, self._uncertain = False, {}
@@ -358,9 +359,7 @@ class GroupSession:
         """Note that the outcome is unknown. For a partition without a committed offset, the session continues where the
         transaction began."""
         self.is_rewind_due = True
-        self._uncertain = {
-            name: OffsetAndMetadata(start.offset, "", start.leader_epoch) for name, start in block.starts.items()
-        }
+        self._uncertain = dict(block.starts)
 
     def leave(self, block: SessionBlock) -> None:
         """Note that the transaction is complete, whatever its outcome. Flows that waited for its end continue."""
