@@ -42,11 +42,12 @@ class World:
     """A consumer that reads two partitions, at offset 3."""
 
     def __init__(self, can_fail: bool = False) -> None:
-        self.metadata: Any = ScriptedMetadata()
+        metadata: Any = ScriptedMetadata()
+        self.metadata: ScriptedMetadata = metadata
         self.assignment = Assignment(nullcontext(), lambda action: action())
         self.begun: list[TopicPartition] = []
-        known = KnownPartitions(self.metadata)
-        self.ids = TopicIds(self.metadata, self.assignment, known, can_fail=can_fail, on_new_topic=self.begun.extend)
+        known = KnownPartitions(metadata)
+        self.ids = TopicIds(metadata, self.assignment, known, can_fail=can_fail, on_new_topic=self.begun.extend)
         self.assignment.add([FIRST, SECOND])
         for partition in (FIRST, SECOND):
             self.assignment.seek(partition, 3)

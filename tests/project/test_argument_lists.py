@@ -203,6 +203,31 @@ def aio_consumer_flow(name: str) -> Callable[[Any], Any]:
     return probe
 
 
+def chosen(name: str) -> Callable[[Any], Any]:
+    """What a call of Consumer on assigned partitions does."""
+
+    def probe(given: Any) -> Any:
+        with Consumer(**NOWHERE) as consumer:
+            consumer.assign([ORDERS])
+            getattr(consumer, name)(given)
+            return consumer.paused(), consumer._core.assignment.partitions[ORDERS].reset_to
+
+    return probe
+
+
+def aio_chosen(name: str) -> Callable[[Any], Any]:
+    def probe(given: Any) -> Any:
+        async def run() -> Any:
+            async with aio.Consumer(**NOWHERE) as consumer:
+                await consumer.assign([ORDERS])
+                await getattr(consumer, name)(given)
+                return consumer.paused(), consumer._core.assignment.partitions[ORDERS].reset_to
+
+        return asyncio.run(run())
+
+    return probe
+
+
 def subscribed(given: Any) -> Any:
     with Consumer(**NOWHERE, group_id="g") as consumer:
         consumer.subscribe(given)
@@ -388,6 +413,9 @@ for _name in (
 ):
     PROBES["kcodec.client.Consumer." + _name, "partitions"] = ORDERS, consumer_flow(_name)
     PROBES["kcodec.client.aio.Consumer." + _name, "partitions"] = ORDERS, aio_consumer_flow(_name)
+for _name in ("pause", "resume", "seek_to_beginning", "seek_to_end"):
+    PROBES["kcodec.client.Consumer." + _name, "partitions"] = ORDERS, chosen(_name)
+    PROBES["kcodec.client.aio.Consumer." + _name, "partitions"] = ORDERS, aio_chosen(_name)
 #: Lists of other things, where text is refused as its letters are none of them; columns refuse text by themselves.
 NOT_NAMES = {
     ("kcodec.AdminError.derive", "exceptions"),

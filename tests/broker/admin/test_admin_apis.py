@@ -92,12 +92,13 @@ def test_every_topic_configuration_is_described(host: Host) -> None:
 
 
 def test_the_settings_of_the_broker_are_read_only(host: Host) -> None:
-    """They are described under Kafka's names."""
+    """They are described under Kafka's names. One of them is a setting that Kafka's controller stores."""
     request, version = described(4, "1", None)
     configs = {one.name: one for one in host.ask(request, version).results[0].configs}
     assert configs["num.partitions"].value == "1"
     assert configs["auto.create.topics.enable"].value == "true"
-    assert all(one.read_only for one in configs.values())
+    assert [name for name, one in configs.items() if not one.read_only] == ["min.insync.replicas"]
+    assert configs["min.insync.replicas"].config_source == 3
 
 
 def test_a_request_that_only_validates_changes_nothing(host: Host) -> None:
