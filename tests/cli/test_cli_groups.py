@@ -33,6 +33,11 @@ def topic(apache_kafka: ApacheKafka) -> str:
         with producer.transaction() as transaction:
             for number in range(5):
                 transaction.send(name, b"%d" % number, partition=0, timestamp=TIME + number * 60_000)
+    first, deadline = TopicPartition(name, 0), time.monotonic() + 20
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        while admin.list_offsets({first: "latest"}, isolation_level="read_committed")[first].offset < 6:
+            assert time.monotonic() < deadline, "the marker was not written"
+            time.sleep(0.02)
     return name
 
 
