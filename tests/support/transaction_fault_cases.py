@@ -117,14 +117,15 @@ def _names_topics(exchange: Exchange) -> bool:
     return bool(exchange.request_message().topics)
 
 
-LATE_AND_CUT = "request 0.5 s late, its connection cut"
+LATE_SECONDS = 0.5
+LATE_AND_CUT = f"request {LATE_SECONDS} s late, its connection cut"
 CARRIED: dict[str, Arm] = {
     "cut before the broker got it": lambda *at: _requests(*at).cut(),
     "cut before the answer came": lambda *at: _responses(*at).cut(),
     "cut behind the answer": lambda *at: _responses(*at).deliver_and_cut(),
     "request 0.3 s late": lambda *at: _requests(*at).hold(0.3),
     "answer 0.3 s late": lambda *at: _responses(*at).hold(0.3),
-    LATE_AND_CUT: lambda *at: _requests(*at).hold(0.5, cut_client=True),
+    LATE_AND_CUT: lambda *at: _requests(*at).hold(LATE_SECONDS, cut_client=True),
     "never answered": lambda *at: _responses(*at).drop(),
     "never delivered": lambda *at: _requests(*at).drop(),
 }
@@ -188,6 +189,8 @@ def run_case(case: Case, api_name: str, proxy: KafkaProxy, topic: str, name: str
             ended.faults.append(f"{reported.outcome} although this passes by itself: {reported.error!r}")
         if case.must_fail and (reported.outcome == COMMITTED or reported.error is None):
             ended.faults.append(f"{reported.outcome} without an error although this cannot succeed")
+        if case.may_fence:
+            time.sleep(2 * LATE_SECONDS)  # the late copy must not fence the last transaction
         for number in (1, 2) if case.may_fence else (1,):
             if isinstance(reported.error, BrokerError) and reported.error.remedy in ("recreate", "stop"):
                 producer.close()

@@ -319,7 +319,8 @@ def list_group_offsets(
     group_id: Name of the group.
     partitions: Partitions to return. None: all partitions with a committed offset.
     require_stable: Whether to wait for offsets that an open transaction commits (KIP-447). Without it, a coordinator
-        that has just moved to another broker may return an older offset for a moment.
+        that has just moved to another broker may return an older offset for a moment. If `partitions` is None, a
+        partition whose first offset is in an open transaction is left out: name the partitions to wait for it.
 
     Raise UnsupportedError if the group is a share group, because these groups do not commit offsets. Raise BrokerError,
     or AuthorizationError without DESCRIBE on the group.
