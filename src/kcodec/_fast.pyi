@@ -1563,6 +1563,12 @@ class SendLock:
     """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it.
 
     A thread that holds it cannot wait for it: the call raises RuntimeError.
+
+    The GIL protects the fields, so a free lock is taken without a system call. A released lock is free, and a thread
+    that waited for it is woken. It takes the lock if it is still free once the thread has the GIL. If the thread got
+    the lock before the GIL, the thread that has the GIL would have to wait for it at its next record, and each record
+    would take two switches of threads. If another thread was faster, the lock is reserved for the woken thread when it
+    is released next. So no thread waits for long.
     """
     def __init__(self) -> None: ...
     def acquire(self, blocking: bool = True) -> bool:
@@ -1583,7 +1589,9 @@ class SendLock:
 class IoTurn:
     """Whether the I/O thread of a client has urgent work. Internal.
 
-    is_urgent: threads that send step aside while the I/O thread works. Only the I/O thread sets it.
+    is_urgent: threads that send step aside while the I/O thread works. The I/O thread sets it, and a thread that sends
+        the first record to a topic.
+    helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
     """
     def __init__(self) -> None: ...
     @property

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import signal
+import statistics
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -251,6 +255,131 @@ def test_a_thread_does_not_wait_for_a_lock_that_it_holds() -> None:
     other.join()
     assert lock.locked()
     lock.refuse_owner()
+
+
+def test_a_thread_that_waits_does_not_stop_a_thread_that_sends() -> None:
+    """A waiting thread gets the lock only when it also has the GIL. Otherwise the sending thread would have to wait for
+    the lock at each record, and threads that send would take turns after each record."""
+    lock, before = SendLock(), sys.getswitchinterval()
+    other = threading.Thread(target=lock.acquire)
+    sys.setswitchinterval(60.0)  # this thread keeps the GIL
+    try:
+        lock.acquire()
+        other.start()
+        other.join(0.1)  # it waits for the lock now
+        lock.release()
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            pass
+        assert lock.acquire(False)
+        lock.release()
+    finally:
+        sys.setswitchinterval(before)
+    other.join(10.0)
+    assert lock.locked()
+
+
+def test_a_thread_that_waits_gets_the_lock_at_the_second_release() -> None:
+    """Also if another thread holds the lock nearly all the time, as `send` does without the metadata of its topic."""
+    lock, before, stop = SendLock(), sys.getswitchinterval(), threading.Event()
+
+    def hold() -> None:
+        while not stop.is_set():
+            with lock:
+                until = time.monotonic() + 0.002  # two switch intervals, so the GIL changes threads in this loop
+                while time.monotonic() < until:
+                    pass
+
+    holders = [threading.Thread(target=hold) for _ in range(2)]
+    sys.setswitchinterval(0.001)
+    try:
+        for holder in holders:
+            holder.start()
+        seconds = []
+        for _ in range(50):
+            began = time.monotonic()
+            with lock:
+                seconds.append(time.monotonic() - began)
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        for holder in holders:
+            holder.join()
+    assert statistics.median(seconds) < 0.02
+
+
+def test_a_forked_child_has_the_lock_whoever_held_it() -> None:
+    lock = SendLock()
+    threads = [threading.Thread(target=lock.acquire, daemon=True) for _ in range(3)]
+    lock.acquire()
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    child = os.fork()
+    if not child:
+        lock.forget_threads()
+        other = threading.Thread(target=lock.__enter__)
+        with lock:
+            other.start()
+            other.join(0.05)
+        other.join(10.0)
+        os._exit(0 if lock.locked() and not other.is_alive() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    deadline = time.monotonic() + 10.0
+    while any(thread.is_alive() for thread in threads):
+        assert time.monotonic() < deadline
+        if lock.locked():  # at first by this thread, and then by one that has ended
+            lock.release()
+        time.sleep(0.001)
+
+
+def test_no_wake_up_is_lost_if_signals_interrupt_a_thread_that_waits() -> None:
+    lock, count, main = SendLock(), 0, threading.main_thread().ident
+    assert main is not None
+    stop, can_raise, received = threading.Event(), False, 0
+
+    def work() -> None:
+        nonlocal count
+        for _ in range(500):
+            with lock:
+                seen = count
+                time.sleep(0)
+                count = seen + 1
+
+    def on_signal(*_: object) -> None:
+        nonlocal can_raise, received
+        if can_raise:
+            can_raise = False
+            received += 1
+            raise InterruptedError
+
+    def interrupt() -> None:
+        while not stop.wait(0.001):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    sender = threading.Thread(target=interrupt)
+    try:
+        for thread in [*threads, sender]:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            try:
+                can_raise = True
+                lock.acquire()
+                can_raise = False
+                lock.release()
+            except InterruptedError:
+                with contextlib.suppress(RuntimeError):
+                    lock.refuse_owner()
+                    continue
+                lock.release()  # the signal came after the lock was taken
+    finally:
+        stop.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert received > 10
+    assert count == 2000
 
 
 def test_a_condition_waits_with_the_lock() -> None:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+from scripted_broker import Rig, ScriptedCluster
 
 from kcodec._fast import IoTurn, RecordAppender, RecordDelivery, SendLock
 from kcodec.flow import Flow, sleep
@@ -69,6 +70,66 @@ def test_a_sender_goes_on_when_the_io_thread_waits_again() -> None:
         waiting.join(20.0)
         assert not waiting.is_alive()
         assert sending(turn)[0] >= NAPS_SECONDS  # its turn began with the event
+
+
+def test_a_sender_steps_aside_for_a_thread_whose_result_the_io_thread_waits_for() -> None:
+    """Such as the thread that resolves the address of a broker."""
+    turn = IoTurn()
+    turn.is_urgent, turn.helpers = True, 1
+    with selectors.DefaultSelector() as selector:
+        assert turn.wait(selector.fileno(), 0.0) is False
+        turn.wait(selector.fileno(), 0.0)
+        waiting = threading.Thread(target=lambda: turn.wait(selector.fileno(), 0.5))
+        waiting.start()
+        assert max(sending(turn)) >= NAPS_SECONDS
+        waiting.join(20.0)
+
+
+def test_an_io_thread_counts_the_threads_whose_results_it_waits_for() -> None:
+    loop = ThreadLoop(Client(ClientConfig(bootstrap_servers="localhost:1")))
+    try:
+        results: list[object] = []
+
+        def begin() -> Flow[None]:
+            for _ in range(3):
+                loop.run_blocking(lambda: time.sleep(0.02), lambda *_: results.append(None))
+            assert loop.io_turn.helpers >= 3  # another one may resolve the address of the broker
+            while len(results) < 3 or loop.io_turn.helpers:
+                yield from sleep(0.001)
+
+        loop.run(begin(), 20.0)
+    finally:
+        loop.close()
+
+
+def test_threads_that_send_step_aside_until_the_metadata_of_a_topic_is_known() -> None:
+    """Without the metadata, each record takes much longer to append, and the I/O thread needs the GIL to request it."""
+    world, turn = ScriptedCluster(), IoTurn()
+    world.create_topic("orders", 2)
+    world.create_topic("late", 2)
+    rig = Rig(world)
+    rig.core.take_turns(turn)
+    assert not turn.is_urgent
+    first = rig.send("orders", b"1")
+    assert turn.is_urgent
+    rig.flush()
+    assert first.outcome() is not None and not turn.is_urgent
+    rig.send("orders", b"2")
+    assert not turn.is_urgent
+    rig.send("late", b"3")
+    assert turn.is_urgent
+    rig.flush()
+    assert not turn.is_urgent
+
+
+def test_a_topic_that_does_not_exist_is_urgent_only_while_it_is_requested() -> None:
+    world, turn = ScriptedCluster(), IoTurn()
+    rig = Rig(world)
+    rig.core.take_turns(turn)
+    rig.send("missing", b"1")
+    rig.flush()
+    world.run(1.0)
+    assert not turn.is_urgent
 
 
 def test_the_io_thread_does_not_step_aside_for_itself() -> None:

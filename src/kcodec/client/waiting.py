@@ -406,8 +406,8 @@ class _Fork:
 
 
 def _release_all(locks: list[SendLock]) -> None:
-    """Release the locks that are held by any thread."""
-    deque(map(_release, filter(methodcaller("locked"), locks)), maxlen=0)
+    """In a forked child: release the locks, whichever threads held them."""
+    deque(map(SendLock.forget_threads, locks), maxlen=0)
 
 
 @atexit.register

@@ -283,12 +283,18 @@ class ThreadLoop(IoLoop):
             except Exception as error:  # noqa: BLE001  raised in the flow that waits
                 failure = error
             with contextlib.suppress(TransportError):  # closed, maybe just now: no call waits for it then
-                self.post(lambda: done(value, failure))
+                self.post(lambda: ended(value, failure))
+
+        def ended(value: Any, failure: BaseException | None) -> None:
+            self.io_turn.helpers -= 1
+            done(value, failure)
 
         thread = threading.Thread(target=work, name="kcodec-blocking", daemon=True)
+        self.io_turn.helpers += 1
         try:
             thread.start()
         except RuntimeError as error:  # no more threads: a limit of the system, or the interpreter exits
+            self.io_turn.helpers -= 1
             refusal = TransportError(f"a thread for a blocking call could not be started: {error}")
             self.client.scheduler.call_soon(lambda: done(None, refusal))
             return
@@ -347,8 +353,7 @@ class ThreadLoop(IoLoop):
         """In a forked child, close the copies of the parent's sockets without sending anything. Release the locks of
         threads that the child does not have."""
         for lock in self.core_locks:
-            if lock.locked():
-                lock.release()
+            lock.forget_threads()
         watched = self.selector.get_map()  # None: closed
         for key in list(watched.values()) if watched else []:
             if isinstance(key.fileobj, socket.socket):

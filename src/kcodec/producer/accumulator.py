@@ -386,6 +386,8 @@ class Accumulator(RecordAppender):
         except BaseException:
             self._wake_nevertheless()
             raise
+        if self.turn is not None:
+            self.turn.is_urgent = True  # until the sender decides
         return delivery
 
     def request_topic(self, topic: str) -> TopicBuffer:

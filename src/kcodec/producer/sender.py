@@ -104,6 +104,8 @@ class Sender:
         self._is_woken = False
         self._failure: BaseException | None = None
         self._was_single = self._is_in_response = False
+        #: Number of topics whose metadata is requested.
+        self._learning = 0
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
         self._follow_until = -_FOREVER
@@ -199,9 +201,12 @@ class Sender:
     def _take_turns(self, turn: IoTurn) -> None:
         """Choose whether threads that send yield to the I/O thread. Until a broker has acknowledged a batch, a
         partition has at most one batch in flight. This is so at the beginning of a transaction, and the broker would be
-        idle while this thread waits for the GIL."""
-        if self.id_manager.transactional_id is not None:
-            turn.is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
+        idle while this thread waits for the GIL. Without the metadata of its topic, each record takes much longer than
+        with it."""
+        is_urgent = self._learning > 0
+        if self.id_manager.transactional_id is not None and not is_urgent:
+            is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
+        turn.is_urgent = is_urgent
 
     def _round(self) -> Flow[float]:
         """Do the work that is due. Return the seconds until the next round."""
@@ -300,6 +305,16 @@ class Sender:
 
     def _learn_topic(self, buffer: TopicBuffer) -> Flow[None]:
         """Obtain the metadata of a topic. If this fails, records that wait for it fail with the same error."""
+        self._learning += 1
+        try:
+            yield from self._learn(buffer)
+        finally:
+            self._learning -= 1
+        if self.accumulator.topics.get(buffer.topic) is buffer:
+            self._is_metadata_new = True
+        self.wake()
+
+    def _learn(self, buffer: TopicBuffer) -> Flow[None]:
         while self.cluster.partitions(buffer.topic) is None:
             refused: list[tuple[ProducerBatch, BaseException]] = []
             try:
@@ -317,8 +332,6 @@ class Sender:
                 self.responses.fail(None, placeholder, failure)
             if self.accumulator.topics.get(buffer.topic) is not buffer:
                 return
-        self._is_metadata_new = True
-        self.wake()
 
     def take_up_metadata(self) -> None:
         """Apply new partitions and leaders, also if a topic was created again."""

@@ -79,11 +79,14 @@ cdef double _MOST_SECONDS = 1e6
 cdef class IoTurn:
     """Whether the I/O thread of a client has urgent work. Internal.
 
-    is_urgent: threads that send step aside while the I/O thread works. Only the I/O thread sets it.
+    is_urgent: threads that send step aside while the I/O thread works. The I/O thread sets it, and a thread that sends
+        the first record to a topic.
+    helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
     """
 
     cdef bint urgent, cannot_wait
     cdef int busy
+    cdef public int helpers
     cdef unsigned long thread  # id of the thread that last called `wait`; 0 before the first call
 
     @property
@@ -104,7 +107,7 @@ cdef class IoTurn:
         cdef double seconds = -1.0 if timeout is None else min(max(<double>timeout, 0.0), _MOST_SECONDS)
         cdef int outcome
         self.thread = PyThread_get_thread_ident()
-        kc_store(&self.busy, 0)
+        kc_store(&self.busy, self.helpers > 0)
         with nogil:
             outcome = kc_wait(fd, seconds)
             if outcome != KC_CANNOT_WAIT:

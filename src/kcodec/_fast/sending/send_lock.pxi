@@ -18,29 +18,47 @@ cdef str _REENTERED = (
 )
 
 
+# The owner while the lock is reserved for the thread that is woken. No thread has this number.
+cdef unsigned long _RESERVED = <unsigned long>-1
+
+
 @cython.final
 cdef class SendLock:
     """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it.
 
     A thread that holds it cannot wait for it: the call raises RuntimeError.
+
+    The GIL protects the fields, so a free lock is taken without a system call. A released lock is free, and a thread
+    that waited for it is woken. It takes the lock if it is still free once the thread has the GIL. If the thread got
+    the lock before the GIL, the thread that has the GIL would have to wait for it at its next record, and each record
+    would take two switches of threads. If another thread was faster, the lock is reserved for the woken thread when it
+    is released next. So no thread waits for long.
     """
 
-    cdef PyThread_type_lock lock
-    cdef unsigned long owner  # the thread that holds it; 0: none. No thread has this number.
+    cdef PyThread_type_lock gate  # held, except while a wake-up is under way
+    cdef unsigned long owner  # the thread that holds the lock, or _RESERVED; 0: none. No thread has this number.
+    cdef int waiting  # number of threads that wait
+    cdef bint is_waking  # whether `gate` was released and no thread has taken it yet
+    cdef bint is_missed  # whether a thread that was woken did not get the lock
 
     def __cinit__(self):
-        self.lock = PyThread_allocate_lock()
-        if self.lock == NULL:
+        self.close_gate()
+
+    cdef int close_gate(self) except -1:
+        self.gate = PyThread_allocate_lock()
+        if self.gate == NULL:
             raise MemoryError("no memory for a lock")
+        PyThread_acquire_lock_timed(self.gate, 0, 0)
+        return 0
 
     def __dealloc__(self):
-        if self.lock != NULL:
-            if self.owner:
-                PyThread_release_lock(self.lock)
-            PyThread_free_lock(self.lock)
+        if self.gate != NULL:
+            if not self.is_waking:
+                PyThread_release_lock(self.gate)
+            PyThread_free_lock(self.gate)
 
     cdef inline int take(self) except -1:
-        if PyThread_acquire_lock_timed(self.lock, 0, 0) != PY_LOCK_ACQUIRED:
+        if self.owner:
             self.wait()
         self.owner = PyThread_get_thread_ident()
         return 0
@@ -48,23 +66,44 @@ cdef class SendLock:
     cdef int wait(self) except -1:
         cdef PyLockStatus status
         self.refuse_owner()
-        while True:
-            with nogil:
-                status = PyThread_acquire_lock_timed(self.lock, -1, 1)
-            if status == PY_LOCK_ACQUIRED:
-                return 0
-            PyErr_CheckSignals()
+        self.waiting += 1
+        try:
+            while True:
+                with nogil:
+                    status = PyThread_acquire_lock_timed(self.gate, -1, 1)
+                if status != PY_LOCK_ACQUIRED:
+                    PyErr_CheckSignals()
+                    if self.owner == 0:
+                        return 0
+                    continue
+                self.is_waking = False
+                if self.owner == 0 or self.owner == _RESERVED:
+                    return 0
+                self.is_missed = True
+        finally:
+            if self.waiting:  # a signal handler may have forked, and this is the child
+                self.waiting -= 1
+            if not self.waiting:
+                self.is_missed = False
+                if self.owner == _RESERVED:
+                    self.owner = 0
 
     cdef inline void give(self) noexcept:
         self.owner = 0
-        PyThread_release_lock(self.lock)
+        if self.waiting:
+            if self.is_missed:
+                self.is_missed = False
+                self.owner = _RESERVED
+            if not self.is_waking:
+                self.is_waking = True
+                PyThread_release_lock(self.gate)
 
     def acquire(self, blocking=True):
         """Take the lock; return False if it is held and `blocking` is false."""
         if blocking:
             self.take()
             return True
-        if PyThread_acquire_lock_timed(self.lock, 0, 0) != PY_LOCK_ACQUIRED:
+        if self.owner:
             return False
         self.owner = PyThread_get_thread_ident()
         return True
@@ -74,6 +113,13 @@ cdef class SendLock:
         if not self.owner:
             raise RuntimeError("release of a lock that is not held")
         self.give()
+
+    def forget_threads(self):
+        """In a forked child: release the lock, whichever thread held it, and forget the threads that waited."""
+        self.owner = 0
+        self.waiting = 0
+        self.is_waking = self.is_missed = False
+        self.close_gate()  # the old one is not freed, as its state at the fork is unknown
 
     def locked(self):
         """Return whether the lock is held."""
