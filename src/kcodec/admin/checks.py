@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the values that Admin takes: fields of data classes, settings, and mappings by name."""
+"""Checks of the arguments of Admin: fields of data classes, settings, and mappings whose keys are names."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_text(owner: object, *names: str, or_none: bool = False) -> None:
 
 
 def check_numbers(owner: object, *names: str, or_none: bool = False) -> None:
-    """Convert these fields of a frozen data class to int. Raise TypeError if one is not an integer, and ValueError if
-    it does not fit into 32 bits.
+    """Convert these fields of a frozen data class to int. Raise TypeError if a field is not an integer, and ValueError
+    if it does not fit into 32 bits.
 
     or_none: Whether a field may also be None.
     """
@@ -46,10 +46,10 @@ def check_numbers(owner: object, *names: str, or_none: bool = False) -> None:
 
 
 def check_members(owner: object, is_secret: bool = False, **kinds: type[IntEnum]) -> None:
-    """Convert these fields of a frozen data class to members of their enumerations. Raise TypeError if one is neither a
-    member nor the number of one.
+    """Convert these fields of a frozen data class to members of their enumerations. Raise TypeError if a field is
+    neither a member nor the number of a member.
 
-    is_secret: Whether a wrong value may be a password, so that the error must not show it.
+    is_secret: Whether an invalid value may be a password, so that the error must not show it.
     """
     for name, kind in kinds.items():
         value = getattr(owner, name)
@@ -67,8 +67,8 @@ def check_members(owner: object, is_secret: bool = False, **kinds: type[IntEnum]
 
 
 def setting_text(name: str, value: object) -> str | None:
-    """Return the value of a setting as brokers expect it: numbers and booleans as text. Raise TypeError if the value is
-    of another type."""
+    """Return the value of a setting as brokers expect it. Numbers and booleans become text, None and a str stay as they
+    are. Raise TypeError if the value has another type."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -83,9 +83,10 @@ def setting_text(name: str, value: object) -> str | None:
 
 
 def by_name(given: Mapping[str, Item], parameter: str, content: str) -> dict[str, Item]:
-    """Return a mapping by name as a dict. Raise TypeError if it is not a mapping, or if a name is not a str.
+    """Return a mapping whose keys are names as a dict. Raise TypeError if `given` is not a mapping, or if a key is not
+    a str.
 
-    content: What the values are, for the message.
+    content: Description of the values, for the error message.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"{parameter}: expected {{name: {content}}}, got {shown(given)}")
@@ -98,7 +99,7 @@ def by_name(given: Mapping[str, Item], parameter: str, content: str) -> dict[str
 
 
 def check_group_id(group_id: Any) -> None:
-    """Raise TypeError if the name of a group is not a str."""
+    """Raise TypeError if a group id is not a str."""
     if not isinstance(group_id, str):
         raise TypeError(
             f"group_id must be a str, got {shown(group_id)} of type {type(group_id).__name__}; the call takes one group"

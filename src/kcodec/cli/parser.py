@@ -18,7 +18,7 @@ class CommandError(Exception):
     """A command cannot be run with its arguments. The text has the reason and the remedy."""
 
 
-#: The begin of the help of an option that only some actions have: "create, config: ...".
+#: The beginning of the help of an option that only some actions have: "create, config: ...".
 _ACTIONS_OF_OPTION = re.compile(r"([a-z-]+(?:, [a-z-]+)*): ")
 
 

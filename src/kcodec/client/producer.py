@@ -73,16 +73,17 @@ class Producer(ProducerBase):
             delivery = producer.send("orders", b"value", key=b"key")
             delivery.result()                         # RecordMetadata(topic, partition, offset, timestamp)
 
-    The options are described in `kcodec.client.ProducerOptions`, those of every client in `kcodec.client.ClientOptions`
-    and those of TLS and SASL in docs/security.md.
+    `kcodec.client.ProducerOptions` describes the options of a producer, `kcodec.client.ClientOptions` those of every
+    client, and docs/security.md those of TLS and SASL.
 
     `enable_idempotence` (the default) prevents duplicates caused by the producer's own retries, and keeps the order of
-    each partition. It does not prevent duplicates if the application sends a record again, for example after a restart,
-    or because it did not see the Delivery of the first attempt. That requires a `transactional_id`.
+    the records in each partition. It does not prevent duplicates if the application itself sends a record again, for
+    example after a restart, or because it does not know the outcome of the first attempt. That requires a
+    `transactional_id`.
 
-    Choose one `transactional_id` for each running instance, and use the same id after a restart. The next begin with
-    the id aborts the transaction that the previous producer left open. If two running producers use the same id, the
-    later one continues, and the other one gets a ProducerFencedError.
+    Choose one `transactional_id` for each running instance, and use the same id after a restart. The first transaction
+    of a producer aborts the transaction that the previous producer with the same id left open. If two running producers
+    use the same id, the later one continues, and the other one gets a ProducerFencedError.
 
     Raise TypeError, with a suggestion, if an option is unknown. Raise ValueError if the value of an option is invalid.
     """
@@ -107,7 +108,7 @@ class Producer(ProducerBase):
                     the types of the options.
         options: Options of kcodec. They override the properties.
 
-        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
+        A file may also contain options that only other clients have. They have no effect and are logged as a WARNING.
 
         Raise TypeError if a producer does not have some of the names. The error lists all of them, each with a
         suggestion where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
@@ -119,8 +120,8 @@ class Producer(ProducerBase):
         return cls(**taken)
 
     def _build(self, own: ProducerConfig, client: Client, io_loop: IoLoop) -> None:
-        """Initialize the producer with checked options. A group transact session shares its client and its io_loop with
-        its producer."""
+        """Initialize the producer with checked options. The producer of a group transact session uses the client and
+        the io_loop of the session."""
         from kcodec.producer.core import ProducerCore
 
         self._options: ProducerConfig = own
@@ -200,19 +201,19 @@ class Producer(ProducerBase):
         value, key: bytes-like objects or None, or values that the serializers accept.
         headers: Pairs of name and value, or a mapping.
         partition: Number of the partition. None: the option `partitioner` selects it. By default, the key determines
-            the partition (murmur2, as in Java), and a record without a key goes to the partition whose batch is being
-            filled.
+            the partition (murmur2, as in Java), and a record without a key goes to the partition whose batch the
+            producer is filling.
         timestamp: Timestamp in milliseconds since 1970. None: the current time.
-        on_delivery: Function that is called once, on the producer's I/O thread, when the record has ended. Its
-            arguments are the RecordMetadata and None, or None and the error of the record, which then counts as
-            retrieved. It must not block. If it raises an exception, the exception is logged, and the error of the
-            record does not count as retrieved. It is not called if `send` raises an error.
+        on_delivery: Function that is called once, on the producer's I/O thread, when the outcome of the record
+            is known. Its arguments are the RecordMetadata and None, or None and the error of the record, which then
+            counts as retrieved. It must not block. If it raises an exception, the exception is logged, and the error of
+            the record does not count as retrieved. It is not called if `send` raises an error.
 
         If the buffer (`buffer_memory`) is full, wait for free space. Raise BufferFullError after `max_block_ms`. Raise
         RuntimeError if it would have to wait in a callback. Raise EncodeError if a value is invalid, if the
         record is larger than `max_request_size`, or if the topic does not have the partition. Raise TransportError if
-        the producer is closed. Later errors are in the Delivery. In a transaction, a record that is refused with
-        EncodeError or BufferFullError prevents the commit, as does any record that was not written.
+        the producer is closed. The Delivery contains errors that occur later. In a transaction, a record that is
+        refused with EncodeError or BufferFullError prevents the commit, as does any record that was not written.
         """
         if on_delivery is not None:
             if not callable(on_delivery):
@@ -248,16 +249,16 @@ class Producer(ProducerBase):
     ) -> RecordMetadata:
         """Send a record as `send` does, wait until it is acknowledged, and return where it is stored.
 
-        Raise the errors of `send`, and the error of the record if it failed. The record ends within
-        `delivery_timeout_ms`. Sending one record at a time is slow: each call waits for a request and its response, and
-        before that for up to `linger_ms` if another request is in flight. After Ctrl-C the call stops waiting, but
-        the record may still be written.
+        Raise the errors of `send`, and the error of the record if it failed. The record is acknowledged or
+        fails within `delivery_timeout_ms`. Sending one record at a time is slow: each call waits for a request and its
+        response. If another request is in flight, it first waits for up to `linger_ms`. After Ctrl-C the call stops
+        waiting, but the record may still be written.
         """
         delivery = self.send(topic, value, key, headers, partition, timestamp)
         return delivery.result()
 
     def _called_partition(self, topic: str, key: Any) -> int:
-        """Return the partition that the function `partitioner` chooses."""
+        """Return the partition that the function in the option `partitioner` chooses."""
         from kcodec.producer.partitioner_option import called_partition
 
         assert self._partitioner is not None
@@ -271,7 +272,7 @@ class Producer(ProducerBase):
     def _send_when_space(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
     ) -> Delivery:
-        """Wait for buffer space for a record. This is a separate function because `send` is faster without a
+        """Append a record when buffer space is free. This is a separate function because `send` is faster without a
         closure."""
         now = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         delivery: Delivery | None = self._put_when_space(
@@ -298,14 +299,14 @@ class Producer(ProducerBase):
 
         table:   Any object with Arrow's C data interface, with the columns key and value (binary or string), headers,
                  timestamp (ms) and partition. Only key or value is required.
-        framing: "confluent" writes the columns key_schema_id and value_schema_id before the payloads.
+        framing: "confluent" writes the schema ids of the columns key_schema_id and value_schema_id before the payloads.
 
         Rows of a partition keep their order. The column `partition` selects the partition of a row. If it is null, the
-        key does. Rows without a key go in batches to changing partitions.
+        key determines the partition. Rows without a key go to changing partitions, batch by batch.
 
-        Raise EncodeError, which names the row, if a row is invalid. Nothing is sent then. Wait for buffer space as
-        `send` does. If the buffer is still full after `max_block_ms`, the rest of the table fails with BufferFullError.
-        The TableDelivery has that error.
+        If a row is invalid, raise an EncodeError that names the row, and send nothing. Wait for buffer space as `send`
+        does. If the buffer is still full after `max_block_ms`, the rest of the table fails with a BufferFullError,
+        which the TableDelivery contains.
         """
         try:
             count = self._core.known_partitions(topic) or self.partitions_for(topic)
@@ -341,8 +342,8 @@ class Producer(ProducerBase):
         return delivery
 
     def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
-        """Append a batch of a table to the buffer. Return whether it got buffer space. If not, the batch fails, and the
-        following batches do not wait."""
+        """Append a batch of a table to the buffer. Return whether there was enough buffer space. If not, the batch
+        fails, and the following batches do not wait."""
 
         def put() -> bool | None:
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
@@ -371,29 +372,29 @@ class Producer(ProducerBase):
         """Return a transaction for a `with` block: ``with producer.transaction() as txn``. A call of
         init_transactions is not necessary.
 
-        partitions: All partitions that any writer will write to. Below transaction.version 2 they are required before
+        partitions: All partitions that any writer will write to. Below transaction.version 2, they are required if
                     `txn.handle` is read.
-        timeout:    Maximum time in seconds for the begin, and again for the end. The commit, and the abort after a
-                    failed commit, share one deadline. If that abort does not complete, the next begin repeats it. None:
-                    max_block_ms.
+        timeout:    Maximum time in seconds to begin the transaction, and again to end it. None: max_block_ms. The
+                    commit, and the abort after a failed commit, share one deadline. If that abort does not complete,
+                    the next transaction repeats it when it begins.
         """
         return Transaction(self, partitions, timeout)
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Take over the transactional id: fence its previous producer, and abort the transaction that it left open.
-        The first begin_transaction also does this.
+        """Take over the transactional id: fence the previous producer with this id, and abort the transaction that it
+        left open. The first begin_transaction also does this.
 
         timeout: Maximum time in seconds. None: max_block_ms.
 
         Raise AuthorizationError if the id is not permitted. Raise FatalTransactionError, for example if
         transaction_timeout_ms is larger than the broker's maximum. Raise ProducerFencedError if another producer has
-        taken over the id since the first call. Raise DeliveryTimeoutError if the timeout passes. The call can then be
+        taken over the id since the first call. Raise DeliveryTimeoutError after the timeout. The call can then be
         repeated.
         """
         self._run(self._begun(self._manager().initialize(timeout), timeout))
 
     def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction. Later calls of `send` belong to it.
+        """Begin a transaction. Records that are sent later belong to it.
 
         timeout: Maximum time in seconds. None: max_block_ms.
         """
@@ -422,25 +423,25 @@ class Producer(ProducerBase):
         timeout: Maximum time in seconds for both. None: max_block_ms.
 
         Any error except UnknownOutcomeError and DeliveryTimeoutError means that the transaction was not committed. Call
-        abort_transaction then. After UnknownOutcomeError, this call may be repeated. After DeliveryTimeoutError, its
-        attribute `remedy` is "abort" or "retry".
+        abort_transaction then. After UnknownOutcomeError, this call may be repeated. After DeliveryTimeoutError, the
+        attribute `remedy` of the error determines what to do: "abort" or "retry".
         """
         self._run(self._manager().commit(timeout))
 
     def commit_transaction_async(self, timeout: float | None = None) -> TransactionCommit:
-        """Begin the commit of the open transaction, and return while the commit is in progress. The next transaction
-        can begin immediately. Its records stay in the buffer until the commit has succeeded. If the commit fails, they
-        fail with its error.
+        """Start to commit the open transaction, and return while the commit is in progress. The next transaction can
+        begin immediately. Its records stay in the buffer until the commit has succeeded. If the commit fails, they fail
+        with its error.
 
             commit = producer.commit_transaction_async()
             producer.begin_transaction()
             ...                                      # send records of the next transaction
             commit.result()                             # raises what commit_transaction would raise
 
-        Only one commit can be in progress at a time, so get its result before the next one. Offsets, commit and abort
-        of the next transaction wait for it. If the commit fails, the calls of the next transaction raise its error,
-        too, until abort_transaction. If no caller has retrieved the error, the next begin_transaction or `close` raises
-        it.
+        Only one commit can be in progress at a time, so wait for its result before the next one. In the next
+        transaction, sending offsets, committing and aborting wait for it. If the commit fails, the calls of the next
+        transaction also raise its error, until abort_transaction is called. If no caller has retrieved the error, the
+        next begin_transaction or `close` raises it.
 
         timeout: Maximum time in seconds for the commit. None: max_block_ms.
 
@@ -453,7 +454,7 @@ class Producer(ProducerBase):
         return commit
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Discard the records that are not sent, and abort the transaction. After a fatal error, raise that error
+        """Discard the records that were not sent, and abort the transaction. After a fatal error, raise that error
         again.
 
         timeout: Maximum time in seconds. None: max_block_ms.
@@ -464,7 +465,7 @@ class Producer(ProducerBase):
         """Flush the buffered records, leave the transaction open for other processes, and close this producer.
 
             handle = producer.release()
-            receipt = producer.receipt          # what this producer has written: for commit_transaction
+            receipt = producer.receipt          # of the records that this producer has written, for commit_transaction
 
         With the handle, other processes write to the transaction (`TransactionWriter`), commit it
         (`commit_transaction`) or abort it (`abort_transaction`). The coordinator aborts it after
@@ -484,8 +485,8 @@ class Producer(ProducerBase):
 
     @property
     def receipt(self) -> WriterReceipt:
-        """The receipt for the records that this producer has written to the transaction that it has released. All of
-        them were acknowledged. Raise TransactionStateError before `release` has returned."""
+        """The receipt for the records that this producer has written to the released transaction. All of them were
+        acknowledged. Raise TransactionStateError before `release` has returned."""
         from kcodec.transactions.handle import WriterReceipt
 
         manager = self._manager()
@@ -520,17 +521,18 @@ class Producer(ProducerBase):
         )
 
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
-        """Begin a transaction if that requires no request. Otherwise return None. Also return None if the producer is
-        closed, and in a forked process. The flow that begins the transaction then raises the error."""
+        """Begin a transaction if that requires no request. Otherwise, return None. Also return None if the producer is
+        closed, and in a forked process: the flow that begins the transaction then raises the error."""
         with self._lock:
             return None if self._core.is_closed else manager.begin_at_once()
 
     # Ending
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send the buffered records immediately, and wait until each of them has a result or an error.
+        """Send the buffered records immediately, and wait until each of them is acknowledged or has failed.
 
-        timeout: Maximum time in seconds. None: each record ends within `delivery_timeout_ms`.
+        timeout: Maximum time in seconds.
+            None: no limit, but each record is acknowledged or fails within `delivery_timeout_ms`.
 
         Raise DeliveryErrors if records have failed since the last `flush` and their errors were not retrieved
         (`result`, `exception`, `error` or a callback of the Delivery). In a transaction, the commit raises the error
@@ -540,19 +542,19 @@ class Producer(ProducerBase):
         self._raise_failures()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the buffered records, wait until each of them has ended, and close the connections. If a transaction is
-        open, abort it and discard its buffered records instead. Afterwards `send` raises TransportError. Further calls
-        have no effect.
+        """Send the buffered records, wait until each of them is acknowledged or has failed, and close the connections.
+        If a transaction is open, abort it and discard its buffered records instead. Afterwards, `send` raises
+        TransportError. Further calls have no effect.
 
         timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
-            None: each record ends within `delivery_timeout_ms`.
+            None: no limit, but each record is acknowledged or fails within `delivery_timeout_ms`.
 
         Raise DeliveryErrors as `flush` does. Raise the error of a commit in the background if no caller has retrieved
         it.
 
-        The end of the `with` block also closes the producer. If an exception leaves the block, the failures are added
-        to the exception as a note, and a wait is logged. The wait is limited to 3 seconds
-        after Ctrl-C, SystemExit or the like.
+        The end of the `with` block also closes the producer. If an exception leaves the block, the errors of failed
+        records are added to the exception as a note, and if the close has to wait, this is logged. The wait is limited
+        to 3 seconds after Ctrl-C, SystemExit or the like.
         """
         self._io_loop.check_wait()
         try:

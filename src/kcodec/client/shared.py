@@ -193,7 +193,8 @@ class TransactionWriter:
     def flush(self, timeout: float | None = None) -> None:
         """Send the buffered records immediately and wait for them, as `Producer.flush` does.
 
-        timeout: Maximum time in seconds. None: each record ends within `delivery_timeout_ms`.
+        timeout: Maximum time in seconds.
+            None: no limit, but each record is acknowledged or fails within `delivery_timeout_ms`.
 
         Raise the error of the first record that failed, as `close` does. Raise DeliveryTimeoutError after the timeout.
         """
@@ -201,11 +202,11 @@ class TransactionWriter:
         self._producer.raise_error()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the buffered records, wait until each of them has ended, and close the connections. Raise the error of
-        the first record that failed, also in further calls. Otherwise, further calls have no effect.
+        """Send the buffered records, wait until each of them is acknowledged or has failed, and close the connections.
+        Raise the error of the first record that failed, also in further calls. Otherwise, further calls have no effect.
 
         timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
-            None: each record ends within `delivery_timeout_ms`.
+            None: no limit, but each record is acknowledged or fails within `delivery_timeout_ms`.
         """
         self._producer.close(timeout)
         self._producer.raise_error()
@@ -402,8 +403,8 @@ class SharedTransactions(ClientBase):
         timeout: Maximum time in seconds. None: default_api_timeout_ms.
 
         If this object or a previous process with the transactional id has left a transaction open, it is aborted before
-        the progress is read. The first begin takes over the transactional id. If another process takes it over after
-        that, the next begin raises ProducerFencedError, as does every later one. A coordinator may then also abort the
+        the progress is read. The first call takes over the transactional id. If another process takes it over after
+        that, the next call raises ProducerFencedError, as does every later call. A coordinator may then also abort the
         open transaction of the other process, which gets AbortableTransactionError and begins again.
 
         Raise ValueError if no progress_partition was given and `partitions` are not of exactly one topic. Raise
@@ -432,8 +433,8 @@ class SharedTransactions(ClientBase):
         self._run(self._flows.commit(handle, tuple(receipts), progress, self._seconds(timeout)))
 
     def abort(self, handle: TransactionHandle, timeout: float | None = None) -> None:
-        """Abort the transaction if it is open, as `abort_transaction` does. The next begin also aborts it, but until
-        then a transaction with records blocks read_committed readers.
+        """Abort the transaction if it is open, as `abort_transaction` does. The next call of `begin` also aborts it.
+        Until then, a transaction with records blocks read_committed readers.
 
         timeout: Maximum time in seconds. None: default_api_timeout_ms.
 

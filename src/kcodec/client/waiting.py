@@ -145,8 +145,8 @@ def _end_of_wait() -> tuple[Any, Callable[[object], None]]:
 
 
 def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: float | None) -> None:
-    """Wait until the delivery has ended, but at most `timeout` seconds and not longer than its own deadline, because
-    nothing can end it later. Raise DeliveryTimeoutError if it has not ended by then."""
+    """Wait until the delivery is done, but for at most `timeout` seconds, and not longer than its own deadline, because
+    nothing sets its outcome after that. Raise DeliveryTimeoutError if it is not done by then."""
     check_seconds(timeout, "result")
     if delivery.done():
         return
@@ -179,8 +179,8 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
 
 
 class Delivery(deliveries.Delivery):
-    """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. A Delivery ends
-    within `delivery_timeout_ms`.
+    """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. The outcome is
+    known within `delivery_timeout_ms`.
 
     batch, index: Batch that contains the record, and position of the record in the batch. Only a producer creates a
         Delivery.
@@ -189,19 +189,20 @@ class Delivery(deliveries.Delivery):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until the record has ended, and return where it is stored.
+        """Wait until the record is acknowledged, and return where it is stored.
 
-        timeout: Maximum time to wait, in seconds. None: the record ends within `delivery_timeout_ms`.
+        timeout: Maximum time to wait, in seconds. None: no limit, but the record is acknowledged or fails within
+            `delivery_timeout_ms`.
 
-        Raise the error of the record if it has failed. The error names the partition. Raise DeliveryTimeoutError after
-        the timeout. The record is then still in progress. Raise RuntimeError on the I/O thread (in a callback) if the
-        record has not ended, because a wait there would block all records.
+        If the record has failed, raise its error, which names the partition. Raise DeliveryTimeoutError after the
+        timeout. The record is then still in progress. Raise RuntimeError on the I/O thread (in a callback) if the
+        outcome is not known yet, because a wait there would block all records.
         """
         _wait(self, timeout)
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until the record has ended, and return its error, or None if it was acknowledged.
+        """Wait until the outcome of the record is known. Return its error, or None if it was acknowledged.
 
         timeout: Maximum time to wait, in seconds, as for `result`. Raise DeliveryTimeoutError after the timeout.
         """
@@ -219,8 +220,8 @@ class TableDelivery(deliveries.TableDelivery):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
-        """Wait until all batches have ended, and return where each of them is stored. Raise the first error if a batch
-        has failed.
+        """Wait until all batches are acknowledged, and return where each of them is stored. If batches have failed,
+        raise the first error.
 
         timeout: Maximum time to wait, in seconds, as for `Delivery.result`. Raise DeliveryTimeoutError after the
             timeout.
@@ -229,8 +230,8 @@ class TableDelivery(deliveries.TableDelivery):
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until all batches have ended, and return the error of the first batch that failed, or None if all were
-        acknowledged.
+        """Wait until the outcome of all batches is known. Return the error of the first batch that failed, or None if
+        all were acknowledged.
 
         timeout: Maximum time to wait, in seconds, as for `Delivery.exception`. Raise DeliveryTimeoutError after the
             timeout. The table is then still in progress.
@@ -242,8 +243,8 @@ class TableDelivery(deliveries.TableDelivery):
 class TransactionCommit(CommitResult):
     """A commit in the background, which `commit_transaction_async` returns.
 
-    The commit ends within its timeout. If the next transaction then needs a new epoch, it ends up to `max_block_ms`
-    later.
+    The commit succeeds or fails within its timeout. If the next transaction then needs a new epoch, this can take up to
+    `max_block_ms` longer.
 
     transactional_id, lock, check_wait: Attributes of the producer. Only a producer creates a TransactionCommit.
     """
@@ -251,18 +252,18 @@ class TransactionCommit(CommitResult):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until the commit has ended. Raise what `commit_transaction` would raise.
+        """Wait for the end of the commit. Raise what `commit_transaction` would raise.
 
-        timeout: Maximum time to wait, in seconds. None: the commit ends by its own deadline.
+        timeout: Maximum time to wait, in seconds. None: no limit, but the commit has its own deadline.
 
         Raise DeliveryTimeoutError after the timeout. The commit is then still in progress. Raise RuntimeError on the
-        I/O thread (in a callback) if the commit has not ended.
+        I/O thread (in a callback) while the commit is in progress.
         """
         self._wait(timeout)
         self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until the commit has ended, and return its error, or None if it has succeeded.
+        """Wait for the end of the commit. Return its error, or None if it has succeeded.
 
         timeout: Maximum time to wait, in seconds, as for `result`. Raise DeliveryTimeoutError after the timeout.
         """

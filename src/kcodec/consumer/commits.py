@@ -144,8 +144,8 @@ class Commits:
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Any thread: return the offsets of automatic commits: those of completed records, or those that the
-        application has stored. Offsets of deleted topics are left out, because a new topic with the
-        same name must not get them."""
+        application has stored. Offsets of deleted topics are left out, because they must not become the committed
+        offsets of a new topic with the same name."""
         assignment = self._assignment
         source = assignment.completed if self._settings.enable_auto_offset_store else assignment.stored
         found = source(partitions, is_kept=is_kept)

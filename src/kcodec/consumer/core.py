@@ -436,8 +436,7 @@ class ConsumerCore:
             tasks: list[Task[None]] = []
             if is_current:
                 # Until here, it was a member, so that offsets of revoked partitions could be committed. It keeps its
-                # last identity,
-                # as a coordinator accepts offsets without a member also in a group that has members.
+                # last identity, because a coordinator accepts offsets without a member even if the group has members.
                 self._left = membership.group_metadata
                 self.membership = None
                 tasks, self._membership_tasks = self._membership_tasks, []

@@ -2,9 +2,9 @@
 """The partitions that existed when a consumer began to read its subscription.
 
 With auto_offset_reset="latest", a consumer begins to read a partition without a committed offset at the end of its log.
-A partition that was created later contains only newer records, and the consumer finds it with its next metadata. If
-the consumer began at the end of the log, it would skip the records that were written before it found the partition. It
-therefore begins at the first record. KIP-1327 describes how Java's consumer loses these records.
+All records of a partition that was created later are newer, but the consumer finds the partition only with its next
+metadata. If the consumer began at the end of the log, it would skip the records that were written before it found the
+partition. It therefore begins at the first record. KIP-1327 describes how Java's consumer skips these records.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from kcodec.protocol.error_codes import ErrorCode
 
 
 class _KnownTopic(NamedTuple):
-    """A topic.
+    """A topic at the time when the consumer first found it.
 
     topic_id:   Id of the topic, or None if it is unknown.
-    partitions: Number of partitions, or 0 if the topic did not exist.
+    partitions: Number of partitions. It is 0 if the topic did not exist. If the number is unknown, it is so high that
+                no partition is considered new.
     """
 
     topic_id: UUID | None
@@ -33,7 +34,7 @@ class _KnownTopic(NamedTuple):
 class KnownPartitions:
     """The topics and partitions that one consumer has found since it subscribed.
 
-    ids: The last known id of each topic from which it has read.
+    ids: The last known id of each topic that was assigned.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -46,7 +47,7 @@ class KnownPartitions:
         self._commits: dict[TopicPartition, tuple[int, UUID]] = {}
 
     def forget(self) -> None:
-        """Begin again, for another subscription."""
+        """Forget the topics and partitions, because another subscription follows."""
         self._topics = None
 
     def note(self, assigned: Iterable[TopicPartition]) -> None:
@@ -71,8 +72,8 @@ class KnownPartitions:
                 self._topics[name] = _KnownTopic(None, HIGHEST_PARTITION + 1)
 
     def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
-        """Remember offsets that are about to be committed. Brokers store an offset by the name of the topic, even if
-        the topic was deleted and created again a moment before."""
+        """Remember offsets that are about to be committed. Before OffsetCommit version 10, a request contains only the
+        name of the topic. The broker then stores the offset even if it belongs to a former topic of this name."""
         for partition, committed in offsets:
             topic_id = self._cluster.topic_id(partition.topic) or self.ids.get(partition.topic)
             if topic_id is not None:
@@ -85,15 +86,15 @@ class KnownPartitions:
         return offset == committed and present is not None and topic_id != present
 
     def is_replaced(self, state: PartitionState) -> bool:
-        """Any thread: return whether the position of a partition is that of a topic in whose place another one is."""
+        """Any thread: return whether the position of a partition belongs to a former topic of the same name."""
         topic_id = self._cluster.topic_id(state.topic_partition.topic)
         return bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids
 
     def is_obsolete(self, state: PartitionState) -> bool:
         """Any thread: return whether the topic of a partition has been replaced, or is missing in the metadata.
 
-        A topic can also be missing for a moment, in the metadata of a broker that has just started. This is therefore
-        only for commits that can be left out, which are the automatic ones.
+        The metadata of a broker that has just started can also lack an existing topic for a moment. Use this method
+        therefore only for automatic commits, which may leave out offsets.
         """
         topic = self._cluster.topics.get(state.topic_partition.topic)
         is_missing = topic is not None and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

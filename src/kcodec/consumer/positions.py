@@ -340,7 +340,7 @@ class Positions:
         return timestamp_of(self.settings.auto_offset_reset if reset_to is None else reset_to)
 
     def _request_range(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
-        """Request the begin and the end of the log, for the error text."""
+        """Request the beginning and the end of the log, for the error text."""
         ends = []
         for spec in ("earliest", "latest"):
             timestamps = dict.fromkeys(keys, timestamp_of(spec))

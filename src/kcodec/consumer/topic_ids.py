@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out that a topic was deleted and created again. The consumer then reads the new topic from its first offset,
-because at the old position, it would skip records of the new topic without an error.
+"""Detects that a topic was deleted and created again. The consumer then reads the new topic from its first offset. If
+it kept its position, it would skip records of the new topic without an error.
 
-A broker that lags behind can respond with the id that a topic had before. So another id counts only if the metadata has
-no other one for CONFIRMATION_SECONDS, and a response after this time has it, too. Meanwhile, the partitions are
-suspended. An id that the topic had while a partition was assigned is never a new one. Nothing is compared with another
-cluster, where a topic has another id although its records may be copies. Brokers before 2.8 have no topic ids.
+A broker with older metadata can respond with a former id of the topic. A new id is therefore accepted only if the
+metadata contains no other id for CONFIRMATION_SECONDS, and if a response after this time contains the new id again.
+Until then, the partitions are suspended. An id that the topic had while a partition was assigned does not count as new.
+
+After the client has moved to another cluster, the ids are not compared. In the other cluster, a topic has another id
+even if its records are copies. Brokers before Kafka 2.8 have no topic ids.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
 log = logging.getLogger("kcodec.consumer")
-#: Time for which the metadata must have another id of a topic.
+#: Time during which the metadata must contain only the new id of a topic.
 CONFIRMATION_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class _NewId:
-    """Another id of a topic that is not confirmed yet.
+    """A new id of a topic that is not confirmed yet.
 
-    since:   Time at which the metadata had it first.
-    updates: Number of the metadata when the time was over; a later one confirms the id. None before.
+    since:   Time at which the id was first found in the metadata.
+    updates: Value of `Cluster.updates` after CONFIRMATION_SECONDS. A later response confirms the id. None until then.
     """
 
     topic_id: UUID
@@ -43,7 +45,7 @@ class _NewId:
 class TopicIds:
     """The ids of the topics that one consumer reads.
 
-    can_fail:     Whether a new topic is an error, as with auto_offset_reset="none".
+    can_fail:     Whether `poll` raises an error for a new topic, as with auto_offset_reset="none".
     on_new_topic: Called with the partitions whose topic was deleted and created again.
     """
 
@@ -66,7 +68,8 @@ class TopicIds:
         self._new: dict[str, _NewId] = {}
 
     def look(self) -> float | None:
-        """Compare the ids with those of the metadata. Return the seconds after which to look again without a change."""
+        """Compare the ids with those in the metadata. Return the number of seconds after which to call this again even
+        if nothing changes. None: call it again only after a change."""
         cluster = self._cluster
         is_newer, self._updates = cluster.updates != self._updates, cluster.updates
         is_other_cluster = self._cluster_id is not None and cluster.cluster_id != self._cluster_id
@@ -114,8 +117,8 @@ class TopicIds:
         return self._cluster.updates > found.updates
 
     def _pause(self) -> float | None:
-        """Return the seconds until the first new id has been known for long enough. After that, the next metadata
-        decides."""
+        """Return the number of seconds until the first of the new ids has been known for CONFIRMATION_SECONDS. None: no
+        new id waits for this time. After this time, the next metadata response decides."""
         waiting = [found.since for found in self._new.values() if found.updates is None]
         return max(min(waiting) + CONFIRMATION_SECONDS - self._cluster.clock(), 0.0) if waiting else None
 

@@ -144,7 +144,7 @@ class WalkedSegment:
     tail: Tail | None = None
 
     def reaching(self, offset: int) -> tuple[int, int]:
-        """Return the begin of the range with `offset`, and its first offset. If corruption may contain the offset,
+        """Return the beginning of the range with `offset`, and its first offset. If corruption may contain the offset,
         return it instead.
 
         If all ranges are below the offset, return the end of the last one.

@@ -29,7 +29,7 @@ class PrometheusMetrics:
     with its own prefix or registry for each client.
 
     registry: where the metrics are registered; None for the default registry of prometheus-client.
-    prefix: begin of the names.
+    prefix: Prefix of the names.
     buckets: upper bounds of the buckets of durations, in seconds.
 
     Raise ImportError without prometheus-client.

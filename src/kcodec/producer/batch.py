@@ -95,7 +95,7 @@ class ProducerBatch:
     functions, deliveries: Callbacks, which are called at the end. Used under the lock.
     table:     The table that it is a part of.
     pieces:    Where its records are now, if they moved: (first index, other batch, index of this record there).
-    outcome:   None until the batch has ended.
+    outcome:   None until the batch is complete.
     owner:     The part of its producer that a Delivery uses; None if the record was discarded.
     failed:    After a failure, the records whose errors are counted.
     """
@@ -132,12 +132,12 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, with success or failure."""
+        """Whether the batch is complete, which means that it was acknowledged or has failed."""
         return self.outcome is not None
 
     @property
     def error(self) -> BaseException | None:
-        """The error that it failed with; None if it did not fail, or has not ended."""
+        """The error that it failed with; None if it did not fail or is not complete."""
         return self.outcome.error if self.outcome is not None else None
 
     @property
@@ -254,7 +254,7 @@ class ProducerBatch:
 
     @property
     def unfinished_records(self) -> int:
-        """The number of its records; only meaningful before it has ended."""
+        """The number of its records; only meaningful before it is complete."""
         return self.builder.records_count if self.builder is not None else max(self.records_count, 1)
 
     def _count_failed(self, error: BaseException) -> None:

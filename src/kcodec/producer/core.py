@@ -206,8 +206,8 @@ class ProducerCore:
         return report.outcome
 
     def closing_seconds(self, timeout: float | None) -> float:
-        """Any thread, without the lock: return the number of seconds after which all records have ended if the producer
-        is now closed with this timeout."""
+        """Any thread, without the lock: return the maximum number of seconds that a close with this timeout waits for
+        records if it begins now."""
         with self.lock:
             newest = max((batch.created for batch in self.accumulator.unfinished), default=float("-inf"))
         left = max(newest + self.settings.delivery_timeout - self.clock(), 0.0)

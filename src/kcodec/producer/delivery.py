@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a send: a `Delivery` ends with the offset of the record, or with an error that names the partition.
+"""The result of a send: a `Delivery` gets the offset of the record, or an error that names the partition.
 
 A Delivery has its batch and its index in the batch, and the outcome belongs to the batch. The acknowledgment of a batch
 is therefore one assignment for all of its records, and a Delivery that the program drops costs nothing more. If a
@@ -30,7 +30,7 @@ class RecordMetadata(NamedTuple):
 
     topic, partition: Name of the topic, number of the partition.
     offset:    Offset in the partition; -1 if the broker did not report it (acks=0, or a repeated batch without
-    details).
+               details).
     timestamp: Timestamp in ms: that of the record, or that of the broker if message.timestamp.type is LogAppendTime.
     """
 
@@ -69,8 +69,8 @@ def call_all(callbacks: Sequence[Callbacks]) -> None:
 
 
 class Delivery(RecordDelivery):
-    """The result of sending one record. `topic` is known immediately, `partition` with the topic's metadata, `offset`
-    at the end.
+    """The result of sending one record. `topic` is known immediately, `partition` when the topic's metadata is known,
+    and `offset` when the record is acknowledged.
 
     offset, timestamp: See `RecordMetadata`. `offset` is None until the record is acknowledged.
     """
@@ -113,8 +113,8 @@ class Delivery(RecordDelivery):
 
     @property
     def error(self) -> BaseException | None:
-        """The error of the record; None if it did not fail or has not ended. Reading it counts as retrieving the
-        error."""
+        """The error of the record; None if it did not fail or its outcome is not known yet. Reading it counts as
+        retrieving the error."""
         batch, index = self._batch, self._index
         if batch.pieces:
             batch, index = self._where()
@@ -126,27 +126,28 @@ class Delivery(RecordDelivery):
 
     @property
     def deadline(self) -> float:
-        """The latest time at which it ends, by the producer's monotonic clock."""
+        """The latest time at which the record is acknowledged or fails, by the producer's monotonic clock."""
         return self._where()[0].deadline
 
     def done(self) -> bool:
-        """Return whether it has ended, with success or failure."""
+        """Return whether the record was acknowledged or has failed."""
         batch = self._batch
         return (self._where()[0] if batch.pieces else batch).outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback` with this Delivery when the record has ended, or immediately if it has already ended.
+        """Call `callback` with this Delivery when the outcome of the record is known.
 
-        The callback runs on the producer's I/O thread (asyncio: in its event loop), or at once in the caller's thread
-        if the record has ended. It must be quick and must not block, as all other records wait meanwhile; a call that
-        would wait raises RuntimeError. Its exceptions are logged. A callback counts as retrieving the error.
+        The callback runs on the producer's I/O thread (asyncio: in its event loop). If the outcome is already known, it
+        runs immediately in the caller's thread. It must be quick and must not block, because all other records wait
+        meanwhile. A call that would wait raises RuntimeError. Its exceptions are logged. A callback counts as
+        retrieving the error.
         """
         if not self._register(callback):
             callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
-        """Remove a callback of a caller that stops waiting. Return False if the record has ended and the callback was
-        called."""
+        """Remove a callback of a caller that stops waiting. Return False if the outcome of the record is known and the
+        callback was called."""
         with self._batch.lock:
             batch, index = self._where()
             if batch.is_done:
@@ -169,9 +170,9 @@ class Delivery(RecordDelivery):
                 batch.failed.not_retrieved(index)
 
     def why_waiting(self) -> str:
-        """Return why it has not ended, as the end of a sentence; empty if that is unknown."""
+        """Return why the record is not acknowledged yet, as the end of a sentence; empty if that is unknown."""
         batch = self._where()[0]
-        owner = batch.owner  # None after the end of the record, which may come meanwhile
+        owner = batch.owner  # None once the outcome is known, which may happen meanwhile
         why = None if owner is None else owner.why_waiting(batch)
         return f": {why}" if why else ""
 
@@ -190,7 +191,7 @@ class Delivery(RecordDelivery):
             owner.hurry(batch)
 
     def outcome(self) -> RecordMetadata:
-        """Return its outcome or raise its error, once it has ended."""
+        """Return where the record is stored, or raise its error. Call this only when `done` returns True."""
         batch, index = self._batch, self._index
         if batch.pieces:
             batch, index = self._where()
@@ -214,7 +215,7 @@ class Delivery(RecordDelivery):
 
 
 class TableDelivery:
-    """The result of sending a table. It ends when all of its batches have ended."""
+    """The result of sending a table. It is complete when all of its batches are complete."""
 
     __slots__ = ("_batches", "_callbacks", "_lock", "_missing", "topic")
 
@@ -249,15 +250,15 @@ class TableDelivery:
 
     @property
     def deadline(self) -> float:
-        """The latest time at which it ends, by the producer's monotonic clock."""
+        """The latest time at which each batch is acknowledged or fails, by the producer's monotonic clock."""
         return max((batch.deadline for batch in self._batches), default=0.0)
 
     def done(self) -> bool:
-        """Return whether all of it has ended, with success or failure."""
+        """Return whether each batch was acknowledged or has failed."""
         return self._missing == 0
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """As `Delivery.add_done_callback`, once for the table."""
+        """Do the same as `Delivery.add_done_callback`, once for the whole table."""
         with self._lock:
             self._retrieve()
             if self._missing:
@@ -266,7 +267,7 @@ class TableDelivery:
         callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
-        """As `Delivery.drop_done_callback`."""
+        """Do the same as `Delivery.drop_done_callback`."""
         with self._lock:
             is_done = not self._missing
             if not is_done:
@@ -278,14 +279,14 @@ class TableDelivery:
             return not is_done
 
     def why_waiting(self) -> str:
-        """As `Delivery.why_waiting`, for the first batch that has not ended."""
+        """Do the same as `Delivery.why_waiting`, for the first batch that is not complete."""
         batch = next((batch for batch in self._batches if not batch.is_done), None)
         owner = None if batch is None else batch.owner
         why = None if batch is None or owner is None else owner.why_waiting(batch)
         return f": {why}" if why else ""
 
     def check_wait(self) -> None:
-        """As `Delivery.check_wait`."""
+        """Do the same as `Delivery.check_wait`."""
         for batch in self._batches:
             owner = batch.owner
             if owner is not None:
@@ -298,8 +299,8 @@ class TableDelivery:
         self.check_wait()
 
     def outcome(self) -> list[BatchMetadata]:
-        """Return the metadata of its batches in the order in which they were sent, or raise the first error. It must
-        have ended."""
+        """Return the metadata of its batches in the order in which they were sent, or raise the first error. Call this
+        only when `done` returns True."""
         error = self.error
         if error is not None:
             raise error

@@ -27,9 +27,9 @@ def refuse_on_delivery(on_delivery: object) -> Never:
 
 
 def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable[[Callable[[], None]], None]) -> None:
-    """Call `on_delivery` when the record has ended, but never within the call of `send`.
+    """Call `on_delivery` when the outcome of the record is known, but never within the call of `send`.
 
-    post: Runs a function on the I/O thread, or in the event loop. The record may have ended before this call.
+    post: Runs a function on the I/O thread, or in the event loop. The outcome may be known before this call.
     """
     report = partial(_report, on_delivery)
     if delivery._register(report):

@@ -259,7 +259,7 @@ class Sender:
     def _produce(self, node: int, sent: Sent) -> StartCall:
         """Return a flow that sends one request with these batches, and handles its response."""
         request, lowest, highest = self._request(sent)
-        # With acks=0 a record ends when it goes out, and each of those that follow would be alone.
+        # With acks=0, a record is complete once it is sent, and each of the following records would be sent alone.
         self._was_single = self.settings.acks != 0 and len(sent) == 1 and sent[0][1].records_count == 1
 
         def ended(reply: Reply | None, error: BaseException | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The begin of `read_ranges`: the topics of its ranges are looked up, and missing ones raise an error or are skipped.
+"""The start of `read_ranges`: the topics of its ranges are looked up, and missing ones raise an error or are skipped.
 
 The offsets are given and need no request: a client that knows the topics begins with Fetch requests.
 """

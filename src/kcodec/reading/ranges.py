@@ -166,7 +166,7 @@ class _Offsets:
         self._at: dict[tuple[int, int], int] = {}
 
     def look_up(self, times: dict[int, list[int]]) -> Flow[None]:
-        """Look up the begin and end of each partition, and the offsets of these times."""
+        """Look up the beginning and the end of each partition, and the offsets of these times."""
         if not self._numbers:
             return
         self.first = yield from self._list(dict.fromkeys(self._numbers, "earliest"), self._isolation_level)

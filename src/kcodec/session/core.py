@@ -4,7 +4,7 @@ the producer (franz-go: GroupTransactSession; Kafka: KIP-98, KIP-447).
 
 The offsets that a transaction has read and the records that it has written are committed together, or neither is. A
 rebalance never raises an error in a transaction. If it revokes partitions that the transaction has read, the commit is
-prevented: the end aborts the transaction and rewinds to its begin (`kcodec.session.end`).
+prevented: the end aborts the transaction and returns to the positions at which it began (`kcodec.session.end`).
 
 Outside a transaction nothing is read, so a rebalance has no effect there. During a transaction, the rebalance waits
 until the transaction has ended or polls again (in Java, too, rejoins are part of poll). If the transaction has not read
@@ -344,7 +344,7 @@ class GroupSession:
             yield from wait(self.changed, left)
 
     def rewind(self, block: SessionBlock) -> None:
-        """Return to the positions at the begin of the transaction, and drop fetched records."""
+        """Return to the positions at which the transaction began, and drop fetched records."""
         assignment = self.consumer.assignment
         moved = []
         for name, start in block.starts.items():

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The authorizer: ACLs (acls.py), decisions (authorizer.py), and what each API checks (checks.py, with the steps of
-checked_request.py and steps.py). admin/acls.py has the APIs that change ACLs."""
+"""The authorizer: ACLs (acls.py), decisions (authorizer.py), and the checks of each API (checks.py, with the steps in
+checked_request.py and steps.py). The APIs that list and change ACLs are in admin/acls.py."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ACLs: which principal may do what with which resource, and the table of all ACLs (StandardAcl, AclCache).
+"""ACLs, and the table of all ACLs (Kafka: StandardAcl, AclCache). An ACL allows or denies a principal an operation on
+resources.
 
 The numbers are those of Kafka's ResourceType, PatternType, AclOperation and AclPermissionType.
 """
@@ -21,31 +22,31 @@ ANY_PRINCIPAL = "User:*"
 
 
 class ResourceType(IntEnum):
-    """What an ACL is about. ANY is for filters."""
+    """The type of a resource. ANY is only for filters."""
 
     UNKNOWN, ANY, TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(8)
 
 
 class PatternType(IntEnum):
-    """The meaning of the name of a resource. ANY and MATCH are for filters."""
+    """How the name in an ACL selects resources. ANY and MATCH are only for filters."""
 
     UNKNOWN, ANY, MATCH, LITERAL, PREFIXED = range(5)
 
 
 class Operation(IntEnum):
-    """What a client does with a resource. ANY is for filters, and ALL is for ACLs and filters."""
+    """An operation on a resource. ANY is only for filters, and ALL is only for ACLs and filters."""
 
     UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = range(10)
     DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS, TWO_PHASE_COMMIT = range(10, 16)
 
 
 class Permission(IntEnum):
-    """Whether the operation is allowed. ANY is for filters."""
+    """Whether an ACL allows or denies its operation. ANY is only for filters."""
 
     UNKNOWN, ANY, DENY, ALLOW = range(4)
 
 
-#: Operation -> other operations. An ALLOW of one of the others includes the operation.
+#: Operation -> operations that include it: an ACL that allows one of them also allows the operation.
 _INCLUDED_IN: dict[int, tuple[int, ...]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
@@ -64,13 +65,14 @@ class Acl(NamedTuple):
     permission_type: int
 
     def concerns(self, principal: str, host: str) -> bool:
-        """Return whether the ACL is about requests of this principal from this host."""
+        """Return whether the ACL applies to requests of this principal from this host."""
         if self.principal not in (principal, ANY_PRINCIPAL):
             return False
         return self.host in (host, WILDCARD) or ("/" in self.host and is_in_network(host, self.host))
 
     def covers(self, operation: int) -> bool:
-        """Return whether the ACL is about this operation. Only an ALLOW includes other operations."""
+        """Return whether the ACL applies to this operation. An ACL that allows READ, for example, also allows DESCRIBE.
+        An ACL that denies READ does not deny DESCRIBE."""
         if self.operation in (operation, Operation.ALL):
             return True
         return self.permission_type == Permission.ALLOW and self.operation in _INCLUDED_IN.get(operation, ())
@@ -81,7 +83,7 @@ class AclTable:
 
     def __init__(self) -> None:
         self.by_id: dict[UUID, Acl] = {}
-        #: Type of the resource and of the pattern -> name -> ACLs.
+        #: Type of the resource and type of the pattern -> name -> ACLs.
         self._by_pattern: dict[tuple[int, int], dict[str, dict[Acl, None]]] = {}
 
     def __contains__(self, acl: Acl) -> bool:
@@ -112,7 +114,7 @@ class AclTable:
 
 
 def is_chosen(acl: Acl, chosen: Any) -> bool:
-    """Return whether a filter of DescribeAcls or DeleteAcls matches an ACL (AclBindingFilter)."""
+    """Return whether a filter of DescribeAcls or DeleteAcls matches an ACL (Kafka: AclBindingFilter)."""
     pairs = (
         (chosen.resource_type_filter, ResourceType.ANY, acl.resource_type),
         (chosen.principal_filter, None, acl.principal),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decisions of Kafka's StandardAuthorizer with the ACLs of the metadata log."""
+"""Decisions from the ACLs of the metadata log, as Kafka's StandardAuthorizer makes them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Requester(Protocol):
 
 
 class Authorizer:
-    """The authorizer, which decides what clients may do.
+    """Decides which operations clients may perform.
 
-    super_users:        Principals that may do everything.
-    allows_without_acl: Whether everything is allowed on a resource that no ACL matches.
+    super_users:        Principals that may perform every operation.
+    allows_without_acl: Whether every operation is allowed on a resource that no ACL matches.
     """
 
     def __init__(self, acls: AclTable, super_users: Iterable[str], *, allows_without_acl: bool) -> None:
@@ -36,7 +36,7 @@ class Authorizer:
         self._allows_without_acl = allows_without_acl
 
     def allows(self, client: Requester, operation: int, resource_type: int, name: str) -> bool:
-        """Return whether a client may do an operation on a resource."""
+        """Return whether a client may perform an operation on a resource."""
         principal, host = client.principal, client.address
         if principal in self._super_users:
             return True
@@ -50,9 +50,9 @@ class Authorizer:
         return is_allowed or (self._allows_without_acl and not has_acl)
 
     def allows_any(self, client: Requester, operation: int, resource_type: int) -> bool:
-        """Return whether a client may do an operation on at least one resource of a type
-        (Authorizer.authorizeByResourceType)."""
-        if self.allows(client, operation, resource_type, "hardcode"):  # as in Kafka, for super users
+        """Return whether a client may perform an operation on at least one resource of a type
+        (Kafka: Authorizer.authorizeByResourceType)."""
+        if self.allows(client, operation, resource_type, "hardcode"):  # Kafka's name; for super users
             return True
         patterns: dict[int, set[tuple[int, str]]] = {Permission.DENY: set(), Permission.ALLOW: set()}
         for acl in self._acls.by_id.values():
@@ -70,9 +70,9 @@ class Authorizer:
         )
 
     def operations(self, client: Requester, resource_type: int, name: str, supported: int) -> int:
-        """Return the operations that a client may do on a resource, as bits (KIP-430).
+        """Return the operations that a client may perform on a resource, as bits (KIP-430).
 
-        supported: The operations that resources of this type have, as bits.
+        supported: The operations that this type of resource supports, as bits.
         """
         return sum(
             1 << operation

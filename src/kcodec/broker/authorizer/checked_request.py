@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request on its way to its handler, and the steps that many APIs have.
+"""A request that is checked before its handler runs, and the steps that several APIs use.
 
-A step refuses a request or some of its elements, or removes elements of the response. It passes the rest to the next
-step or the handler, even if no element is left, because an error of the whole request takes precedence.
+A step refuses a request or some of its elements, or removes elements from the response. It passes the other elements to
+the next step or the handler. It does so even if no element is left, because an error of the whole request takes
+precedence over errors of elements.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _CODES = {
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-#: The messages of these errors in Kafka. Many responses leave them out.
+#: Kafka's messages for these errors. Many responses do not contain them.
 TEXTS: Mapping[ResourceType, str | None] = {
     ResourceType.TOPIC: "Topic authorization failed.",
     ResourceType.GROUP: "Group authorization failed.",
     ResourceType.CLUSTER: "Cluster authorization failed.",
     ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
 }
-#: Value of a field for authorized operations if they were not requested.
+#: Value of a field for authorized operations that were not requested.
 _NOT_REQUESTED = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """A request, and what its client may do. `handle` is the next step or the handler."""
+    """A request and its client's permissions. `handle` calls the next step or the handler."""
 
     context: RequestContext
     request: Any
@@ -47,11 +48,11 @@ class CheckedRequest:
     host: AdminHost
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return whether the client may do an operation on a resource."""
+        """Return whether the client may perform an operation on a resource."""
         return self.authorizer.allows(self.context.connection, operation, kind, name)
 
     def may_cluster(self, operation: Operation | None) -> bool:
-        """Return whether the client may do an operation on the cluster; False without an operation."""
+        """Return whether the client may perform an operation on the cluster. Return False if `operation` is None."""
         return operation is not None and self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def describes(self, topic: str | None) -> bool:
@@ -59,7 +60,11 @@ class CheckedRequest:
         return self.may(Operation.DESCRIBE, ResourceType.TOPIC, topic or "")
 
     def pass_on(self, change: Callable[[Any], None] | None = None, **fields: Any) -> Any:
-        """Handle the request, with other values of some fields. Apply `change` to the response, now or later."""
+        """Pass the request to `handle`, and return the result.
+
+        change: Changes the response, as soon as it is available.
+        fields: New values of fields of the request.
+        """
         result = self.handle(changed(self.request, **fields) if fields else self.request)
         return result if change is None else _then(result, change)
 
@@ -68,7 +73,7 @@ class CheckedRequest:
         return error_response(self.request, self.context.api_version, _CODES[kind], TEXTS[kind])
 
     def name_of(self, one: Any) -> str | None:
-        """Return the name of the resource that an element of a request stands for; None for an unknown topic id."""
+        """Return the name of the resource of an element of a request. Return None if its topic id is unknown."""
         if isinstance(one, str):
             return one
         name: str | None = getattr(one, "name", None) or getattr(one, "topic", None)
@@ -83,10 +88,11 @@ class CheckedRequest:
         refusal_of: Callable[[Any], ResourceType | None],
         texts: Mapping[ResourceType, str | None] | None = None,
     ) -> Any:
-        """Handle the request without the elements of a list that are refused, and add their errors to the response.
+        """Remove the elements of a list that are refused, handle the request, and add their errors to the response.
 
+        field:      Name of the list.
         refusal_of: Returns the type of the resource that the client may not use, or None.
-        texts: Messages of the errors. If a message is missing, the field for it keeps its default.
+        texts:      Messages of the errors. Without a message, the field for it keeps its default.
         """
         allowed: list[Any] = []
         refused: dict[ResourceType, list[Any]] = {}
@@ -105,7 +111,7 @@ class CheckedRequest:
 
 
 Step = Callable[[CheckedRequest], Any]
-#: Returns whether the handler refuses an element of a request. The error of the handler then takes precedence.
+#: Returns whether the handler itself refuses an element of a request. The error of the handler then takes precedence.
 IsHandled = Callable[[CheckedRequest, Any], bool]
 
 
@@ -115,10 +121,10 @@ def whole(
     field: str | None = None,
     refusal: Callable[[CheckedRequest, ErrorCode], Any] | None = None,
 ) -> Step:
-    """Refuse a request unless the client may do one of the operations on the resource that a field names.
+    """Return a step that refuses a request unless the client may perform one of the operations on a resource.
 
-    field:   None for the cluster.
-    refusal: Returns the response with an error code, if it is not the usual one.
+    field:   Name of the field that contains the name of the resource. None for the cluster.
+    refusal: Returns the response with an error code. None for the usual response.
     """
 
     def step(call: CheckedRequest) -> Any:
@@ -131,12 +137,12 @@ def whole(
 
 
 def code_only(call: CheckedRequest, code: ErrorCode) -> Any:
-    """Return a response that has only the error code of the request as a whole."""
+    """Return a response that contains only an error code for the whole request."""
     return type(call.request).response(error_code=code)
 
 
 def without_text(call: CheckedRequest, code: ErrorCode) -> Any:
-    """Return the usual response, without messages."""
+    """Return the usual response with an error code, without messages."""
     return error_response(call.request, call.context.api_version, code, None)
 
 
@@ -149,9 +155,9 @@ def each(
     text: str = "",
     handled: IsHandled | None = None,
 ) -> Step:
-    """Refuse the elements of a list if the client may not do an operation on their resources.
+    """Return a step that refuses the elements of a list if the client may not perform an operation on their resources.
 
-    or_cluster: Operation on the cluster that permits all elements.
+    or_cluster: A client that may perform this operation on the cluster may use all elements.
     text:       Message of the errors.
     """
 
@@ -171,7 +177,8 @@ def each(
 def hide(
     field: str, name: str, kind: ResourceType, operation: Operation, *, or_cluster: Operation | None = None
 ) -> Step:
-    """Remove the elements of a list of the response if the client may not do an operation on their resources."""
+    """Return a step that removes elements from a list in the response if the client may not perform an operation on
+    their resources."""
 
     def step(call: CheckedRequest) -> Any:
         def change(response: Any) -> None:
@@ -184,7 +191,8 @@ def hide(
 
 
 def restrict(kind: ResourceType, field: str, name: str) -> Step:
-    """Remove the operations that the client may not do from the elements of a list of the response."""
+    """Return a step that removes operations from the elements of a list in the response if the client may not perform
+    them."""
 
     def step(call: CheckedRequest) -> Any:
         def change(response: Any) -> None:
@@ -197,14 +205,14 @@ def restrict(kind: ResourceType, field: str, name: str) -> Step:
 
 
 def restrict_one(call: CheckedRequest, one: Any, field: str, kind: ResourceType, name: str) -> None:
-    """Remove the operations that the client may not do from a field with all operations, if they were requested."""
+    """If the authorized operations were requested, remove those that the client may not perform from the field."""
     supported = getattr(one, field)
     if supported != _NOT_REQUESTED:
         setattr(one, field, call.authorizer.operations(call.context.connection, kind, name, supported))
 
 
 def changed(struct: Any, **fields: Any) -> Any:
-    """Return a copy of a message with other values of some fields."""
+    """Return a copy of a message with new values of these fields."""
     found = copy.copy(struct)
     for name, value in fields.items():
         setattr(found, name, value)
@@ -212,7 +220,7 @@ def changed(struct: Any, **fields: Any) -> Any:
 
 
 def _add(response: Any, errors: list[Any]) -> None:
-    """Add the elements of the lists of other responses, unless the whole request has failed."""
+    """Add the elements of the lists in the error responses, unless the whole request has failed."""
     for error in errors if not getattr(response, "error_code", 0) else ():
         for name in type(error)._fields:
             if isinstance(getattr(error, name), list):
@@ -220,7 +228,8 @@ def _add(response: Any, errors: list[Any]) -> None:
 
 
 def _then(result: Any, change: Callable[[Any], None]) -> Any:
-    """Apply `change` to the response of a handler, now or later. Leave an error of the whole request as it is."""
+    """Apply `change` to the response of a handler, as soon as it is available. Do not change an error of the whole
+    request."""
     if isinstance(result, Later):
         later = Later(on_disconnect=lambda: result.on_disconnect())
         result.when_done(lambda found: later.respond(_then(found, change)))

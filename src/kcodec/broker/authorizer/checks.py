@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each API checks before its handler runs, as in Kafka's KafkaApis and ControllerApis.
 
-An API without a check has the reason in place of its steps. If an API is missing here, a broker with an
-authorizer does not start.
+For an API without a check, the table contains the reason in place of the steps. If an API is missing in the table, a
+broker with an authorizer does not start.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ CHECKS: dict[str, tuple[Step, ...] | str] = {
 
 
 def with_checks(apis: dict[int, Api], authorizer: Authorizer, host: AdminHost) -> dict[int, Api]:
-    """Return the APIs with their checks in front of their handlers. Raise KeyError if an API has no entry."""
+    """Return the APIs with handlers that run the checks first. Raise KeyError if an API is missing in CHECKS."""
     found = {}
     for key, api in apis.items():
         entry, handle = CHECKS[api.name], api.handle

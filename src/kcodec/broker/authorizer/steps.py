@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of particular APIs."""
+"""The steps that are specific to an API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kcodec.protocol.error_codes import ErrorCode
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
-#: The resource of the ACL for a configuration of a topic, a broker, a broker's loggers, client metrics, or a group.
+#: Type of a config resource (topic, broker, broker logger, client metrics, group) -> type of the resource of its ACLs.
 _CONFIG_RESOURCES = {2: TOPIC, 4: CLUSTER, 8: CLUSTER, 16: CLUSTER, 32: GROUP}
 _COORDINATOR_KEYS = {0: GROUP, 1: TRANSACTIONAL_ID}
 _TOPIC_CODE, _CLUSTER_CODE = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -39,7 +39,7 @@ _TOPIC_OPERATIONS, _CLUSTER_OPERATIONS = "topic_authorized_operations", "cluster
 
 
 def transactional_records(call: CheckedRequest) -> Any:
-    """Check WRITE on the transactional id if a batch is transactional."""
+    """If a batch is transactional, check WRITE on the transactional id."""
     request, version = call.request, call.context.api_version
     records = (data.records for topic in request.topic_data for data in topic.partition_data)
     first = (first_batch(one, version)[0] for one in records)
@@ -68,9 +68,9 @@ def init_producer_id(call: CheckedRequest) -> Any:
 
 
 def add_partitions(call: CheckedRequest) -> Any:
-    """Check WRITE on the transactional id and on each topic. If one is refused, no partition is added.
+    """Check WRITE on the transactional id and on each topic. If a check fails, no partition is added.
 
-    From version 4 on, the request comes from brokers and needs CLUSTER_ACTION on the cluster.
+    From version 4 on, only brokers send this request. It requires CLUSTER_ACTION on the cluster.
     """
     request = call.request
     if call.context.api_version >= 4:
@@ -90,7 +90,7 @@ def add_partitions(call: CheckedRequest) -> Any:
 
 
 def hide_topics(call: CheckedRequest) -> Any:
-    """Hide the topics of transactions that the client may not describe."""
+    """Remove the topics that the client may not describe from the transactions."""
 
     def change(response: messages.DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
@@ -141,7 +141,7 @@ def _may_create(call: CheckedRequest, topic: str) -> bool:
 
 
 def describe_topic_partitions(call: CheckedRequest) -> Any:
-    """Check DESCRIBE on each topic. A request for all topics gets only those that the client may describe."""
+    """Check DESCRIBE on each topic. A request for all topics returns only those that the client may describe."""
     request, first = call.request, "" if call.request.cursor is None else call.request.cursor.topic_name
     names = [one.name for one in request.topics] or call.host.topics.names()
     allowed = [name for name in names if call.describes(name)]
@@ -162,17 +162,17 @@ def describe_topic_partitions(call: CheckedRequest) -> Any:
 
 
 def is_named_twice(call: CheckedRequest, one: Any) -> bool:
-    """Return whether a request names a topic twice."""
+    """Return whether a request contains the topic of this element more than once."""
     return [other.name for other in call.request.topics].count(one.name) > 1
 
 
 def cannot_be_created(call: CheckedRequest, one: Any) -> bool:
-    """Return whether CreateTopics refuses a topic because of its name."""
+    """Return whether CreateTopics refuses a topic because of its name, before the permissions are checked."""
     return is_named_twice(call, one) or one.name == CLUSTER_METADATA_TOPIC
 
 
 def hide_configs(call: CheckedRequest) -> Any:
-    """Hide the configurations of a new topic if the client may not do DESCRIBE_CONFIGS on it."""
+    """Remove the configurations of a new topic if the client does not have DESCRIBE_CONFIGS on the topic."""
 
     def change(response: messages.CreateTopicsResponse) -> None:
         for one in response.topics:
@@ -184,7 +184,7 @@ def hide_configs(call: CheckedRequest) -> Any:
 
 
 def delete_topics(call: CheckedRequest) -> Any:
-    """Check DELETE on the cluster or the topic. Do not disclose which topics exist, or the name of a topic id."""
+    """Check DELETE on the cluster or the topic. Do not disclose which topics exist, or which name a topic id has."""
     if call.may_cluster(Operation.DELETE):
         return call.pass_on()
     field = "topics" if call.context.api_version >= 6 else "topic_names"
@@ -224,20 +224,20 @@ def find_coordinator(call: CheckedRequest) -> Any:
 
 
 def no_join(call: CheckedRequest, code: ErrorCode) -> messages.JoinGroupResponse:
-    """Return the response to a member without READ on its group."""
+    """Return the response to a JoinGroup of a client without READ on the group."""
     return messages.JoinGroupResponse(error_code=code, protocol_name=None if call.context.api_version >= 7 else "")
 
 
 def subscription(call: CheckedRequest) -> Any:
-    """Check DESCRIBE on each topic of a subscription by names."""
+    """Check DESCRIBE on each topic that a subscription names."""
     if all(map(call.describes, call.request.subscribed_topic_names or ())):
         return call.pass_on()
     return messages.ConsumerGroupHeartbeatResponse(error_code=_TOPIC_CODE)
 
 
 def offset_fetch(call: CheckedRequest) -> Any:
-    """Check DESCRIBE on each group, and on each topic of a group. A request for all topics of a group gets only those
-    that the client may describe."""
+    """Check DESCRIBE on each group, and on each topic of a group. A request for all topics of a group returns only
+    those that the client may describe."""
     has_groups = call.context.api_version >= 8
     if not has_groups and not call.may(Operation.DESCRIBE, GROUP, call.request.group_id):
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -275,7 +275,7 @@ def offset_fetch(call: CheckedRequest) -> Any:
 
 
 def hide_members(call: CheckedRequest) -> Any:
-    """Hide the members of a group if one of them has a topic that the client may not describe."""
+    """Replace a group by an error if a member has a partition of a topic that the client may not describe."""
 
     def change(response: messages.ConsumerGroupDescribeResponse) -> None:
         for number, group in enumerate(response.groups):
@@ -298,7 +298,7 @@ def hide_members(call: CheckedRequest) -> Any:
 
 
 def configs(operation: Operation, *, handled: IsHandled | None = None) -> Step:
-    """Check an operation on the resource of each configuration."""
+    """Return a step that checks an operation on the resource of each configuration."""
 
     def step(call: CheckedRequest) -> Any:
         def refusal_of(one: Any) -> ResourceType | None:
@@ -308,7 +308,7 @@ def configs(operation: Operation, *, handled: IsHandled | None = None) -> Step:
             name = CLUSTER_NAME if kind is CLUSTER else one.resource_name
             return None if call.may(operation, kind, name) else kind
 
-        # brokers refuse a change of a broker themselves, without a message
+        # as in Kafka, the error for a change of a broker's configuration has no message
         is_change = operation is Operation.ALTER_CONFIGS
         return call.divide("resources", refusal_of, {**TEXTS, CLUSTER: None} if is_change else TEXTS)
 
@@ -316,7 +316,7 @@ def configs(operation: Operation, *, handled: IsHandled | None = None) -> Step:
 
 
 def is_invalid_change(call: CheckedRequest, one: Any) -> bool:
-    """Return whether a change of configurations is refused before the check."""
+    """Return whether the handler refuses a change of configurations, whatever the permissions of the client are."""
     try:
         check_changes(changes_of(one))
     except ApiError:
@@ -326,7 +326,7 @@ def is_invalid_change(call: CheckedRequest, one: Any) -> bool:
 
 
 def cluster_operations(call: CheckedRequest) -> Any:
-    """Remove the operations that the client may not do from the response."""
+    """Remove the cluster operations that the client may not perform from the response."""
     return call.pass_on(lambda response: _restrict_cluster(call, response))
 
 
@@ -338,7 +338,7 @@ def _restrict_cluster(call: CheckedRequest, response: Any) -> None:
 
 
 def no_replicas(call: CheckedRequest, code: ErrorCode) -> Any:
-    """Return the response to a client without ALTER on the cluster."""
+    """Return the response to AlterReplicaLogDirs of a client without ALTER on the cluster."""
     result = messages.AlterReplicaLogDirPartitionResult
     results = [
         messages.AlterReplicaLogDirTopicResult(
@@ -352,7 +352,7 @@ def no_replicas(call: CheckedRequest, code: ErrorCode) -> Any:
 
 
 def no_users(call: CheckedRequest, code: ErrorCode) -> Any:
-    """Return the response to a client without ALTER on the cluster."""
+    """Return the response to AlterUserScramCredentials of a client without ALTER on the cluster."""
     changes: list[Any] = [*call.request.deletions, *call.request.upsertions]
     names = dict.fromkeys(one.name for one in changes)
     result, text = messages.AlterUserScramCredentialsResult, TEXTS[CLUSTER]

@@ -3,10 +3,10 @@
 
 Members of the classic protocol stay in a group that a member of the consumer protocol has joined, and further members
 of the classic protocol can join it. The coordinator assigns the partitions of all members. The generation of a classic
-member is its member epoch. JoinGroup takes the next step towards the target assignment. SyncGroup returns the
-partitions. Heartbeat responds with REBALANCE_IN_PROGRESS if the member has to join again. No request waits for other
-members. If the last member of the consumer protocol is a static member that joins again with the classic protocol, the
-group becomes a classic group.
+member is its member epoch. With JoinGroup, the member takes the next step towards its target assignment. SyncGroup
+returns its partitions. Heartbeat responds with REBALANCE_IN_PROGRESS if the member has to join again. No request waits
+for other members. If the last member of the consumer protocol is a static member that joins again with the classic
+protocol, the group becomes a classic group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from kcodec.protocol.error_codes import ErrorCode
 
 
 class ClassicMembers:
-    """The requests of classic members of groups of the consumer protocol. Each raises ApiError for an error."""
+    """The requests of classic members in groups of the consumer protocol. If a request fails, the method raises
+    ApiError."""
 
     def __init__(self, table: GroupTable, rebalance: ConsumerRebalance) -> None:
         self._table = table
@@ -85,7 +86,7 @@ class ClassicMembers:
         return MemberUpdate(group, known, known)
 
     def _subscribe(self, context: RequestContext, request: messages.JoinGroupRequest, update: MemberUpdate) -> Reported:
-        """Set the subscription of the member. Return the partitions that it reports to own."""
+        """Set the subscription of the member. Return the partitions that it reports as owned."""
         side = ClassicSide(request.session_timeout_ms, tuple(protocols_of(request).items()))
         try:
             subscription = read_subscription(side.subscription)
@@ -149,11 +150,11 @@ class ClassicMembers:
         assigned = {topic_id: frozenset(epochs) for topic_id, epochs in member.assigned.items()}
         try:
             return write_assignment(names_of(assigned, self._table.host.topics), side.subscription)
-        except DecodeError as error:  # the conversion read the subscription for another assignor
+        except DecodeError as error:  # the conversion has checked only the subscription for another assignor
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def heartbeat(self, request: messages.HeartbeatRequest, group: ConsumerGroup) -> messages.HeartbeatResponse:
-        """Respond to Heartbeat, which extends the session of the member."""
+        """Respond to Heartbeat, and start the session timeout of the member again."""
         member = _classic_member(group, request)
         self._rebalance.start_session(group.group_id, member.member_id, _side(member).session_timeout_ms)
         can_continue = member.state is MemberState.UNRELEASED_PARTITIONS and not group.awaits_release(member)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps that requests of both protocols have in common in a group of the consumer protocol (KIP-848).
+"""The steps that requests of both protocols share in a group of the consumer protocol (KIP-848).
 
-A request of a member can produce records for a changed subscription, for the next epoch of the group, for the target
-assignment, and for the next step of the member towards it. These records are appended as one batch, and applied as a
-replay of the log would apply them, so memory and log agree. If the last member of the consumer protocol is removed, the
-group becomes a classic group.
+A request of a member can cause records for a changed subscription, for the next epoch of the group, for the target
+assignment, and for the next step of the member towards it. These records are appended as one batch. They are applied as
+in a replay of the log, so the state in memory is the same as in the log. If the last member of the consumer protocol is
+removed, and group_consumer_migration_policy allows it, the group becomes a classic group.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ DEFAULT_SERVER_ASSIGNOR = "uniform"
 
 
 def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
-    """Return the assignor that most members name. If it changes, an epoch begins, as after a changed subscription."""
+    """Return the assignor that most members have selected. If it changes, the group begins a new epoch."""
     votes = [one.server_assignor for one in members if one.server_assignor is not None]
     return max(votes, key=votes.count) if votes else DEFAULT_SERVER_ASSIGNOR
 
 
 def metadata_hash(topics: Mapping[str, int]) -> int:
-    """Return a hash of 64 bits of the subscribed topics and their numbers of partitions; 0 if there are no topics.
+    """Return a 64-bit hash of the subscribed topics and their numbers of partitions. Return 0 if there are no topics.
 
-    Kafka's hash has another value. A Kafka broker that reads this log therefore begins one additional epoch.
+    Kafka computes another value. A Kafka broker that reads this log therefore begins one additional epoch.
     """
     if not topics:
         return 0
@@ -65,7 +65,7 @@ def _described(context: RequestContext, names: list[str]) -> list[str]:
 
 @dataclass(slots=True, eq=False)
 class MemberUpdate:
-    """What a request of a member changes in a group.
+    """The changes that a request of a member makes to a group.
 
     group:   The group before the request.
     before:  The member before the request. A new member has no subscription.
@@ -79,7 +79,7 @@ class MemberUpdate:
     records: list[GroupRecord] = field(default_factory=list)
 
     def subscribe(self, after: ConsumerMember) -> None:
-        """Set the member with the subscription of the request, and add its record if it has changed."""
+        """Set `after`. If the subscription has changed or the member is new, add its record."""
         self.after = after
         if after != self.before or after.member_id not in self.group.members:
             self.records.append(after.subscription_record(self.group.group_id))
@@ -99,8 +99,8 @@ class MemberUpdate:
 class ConsumerRebalance:
     """Epochs, target assignments, timers and the removal of members.
 
-    adopt: Function that is called with a group that has become a classic group, and with whether the group must
-           rebalance. The coordinator sets it.
+    adopt: Function that the coordinator sets. It is called with a group that has become a classic group, and with
+           whether the group must rebalance.
     """
 
     def __init__(self, table: GroupTable) -> None:
@@ -111,7 +111,7 @@ class ConsumerRebalance:
     # Members
 
     def check_size(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-        """Raise ApiError (GROUP_MAX_SIZE_REACHED) if a new member cannot join."""
+        """Raise ApiError (GROUP_MAX_SIZE_REACHED) if the member is new and the group is full."""
         largest = self._settings.group_consumer_max_size
         is_known = member_id in group.members or group.static_member(instance_id) is not None
         if len(group.members) >= largest and not is_known:
@@ -121,7 +121,10 @@ class ConsumerRebalance:
     def replace_static(
         self, group: ConsumerGroup, old: ConsumerMember, member_id: str, records: list[GroupRecord]
     ) -> MemberUpdate:
-        """Return the update of a static member that continues with a new member id."""
+        """Return the update of a static member that joins again with a new member id.
+
+        records: Earlier records of the request.
+        """
         new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         replacement = [
             *member_tombstones(group.group_id, old.member_id),
@@ -137,11 +140,11 @@ class ConsumerRebalance:
     # Epochs and targets
 
     def next_epoch(self, context: RequestContext, update: MemberUpdate, *, is_classic: bool = False) -> int:
-        """Return the epoch of the group. If subscriptions, topics or the assignor have changed, it is the next epoch,
-        whose record is added to the update.
+        """Return the epoch of the group after the request. If subscriptions, topics or the assignor have changed, this
+        is the next epoch, and its record is added to the update.
 
-        is_classic: Whether the request is a JoinGroup. If it ends the use of a regular expression, an epoch begins even
-                    if the expression was not resolved yet.
+        is_classic: Whether the request is a JoinGroup. If such a request replaces a regular expression, a new epoch
+                    begins even if the expression was not resolved yet.
         """
         group, member, updated, members = update.group, update.before, update.after, update.members
         assignors = [preferred_assignor(found.values()) for found in (group.members, members)]
@@ -227,9 +230,9 @@ class ConsumerRebalance:
     # Regular expressions
 
     def resolve_patterns(self, group_id: str, context: RequestContext) -> None:
-        """Match the regular expressions of a group with the topics, and begin an epoch if the result has changed.
+        """Match the regular expressions of a group with the topics. Begin an epoch if the result has changed.
 
-        As in Kafka, only topics that the client of the latest heartbeat may describe can match.
+        As in Kafka, the matching topics include only those that the client of the request may describe.
         """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -244,7 +247,7 @@ class ConsumerRebalance:
         ]
         before = {member_id: group.topics_of(member) for member_id, member in group.members.items()}
         self._table.commit(group_id, records)
-        group.matched_names = names  # not before: after a failed write, the next heartbeat tries again
+        group.matched_names = names  # only after the write: if it fails, the next heartbeat tries again
         if before != {member_id: group.topics_of(member) for member_id, member in group.members.items()}:
             known_hash = self.metadata_hash(group, group.members.values())
             self._table.commit(group_id, [group_epoch_record(group_id, group.epoch + 1, known_hash)])
@@ -256,7 +259,7 @@ class ConsumerRebalance:
     # Removal
 
     def remove(self, group: ConsumerGroup, members: Iterable[ConsumerMember]) -> None:
-        """Remove members, and begin an epoch without them, or convert the group to a classic one."""
+        """Remove members. Then begin an epoch without them, or convert the group to a classic group."""
         gone = dict.fromkeys(member.member_id for member in members)
         left = {key: one for key, one in group.members.items() if key not in gone}
         if not gone:
@@ -275,7 +278,7 @@ class ConsumerRebalance:
         self._table.commit(group.group_id, records)
 
     def can_downgrade(self, members: Iterable[ConsumerMember]) -> bool:
-        """Return whether a group of these members becomes a classic group."""
+        """Return whether a group that has only these members becomes a classic group."""
         remaining = list(members)
         return (
             self._settings.group_consumer_migration_policy in ("bidirectional", "downgrade")
@@ -291,10 +294,10 @@ class ConsumerRebalance:
         *,
         rebalances: bool,
     ) -> None:
-        """Convert a group to a classic one with these members, after the records of the request.
+        """Convert a group to a classic group with these members. Write the records of the request first.
 
-        As in Kafka, timers are not cancelled. If the group is converted back before a timer ends, the timer applies to
-        it again.
+        As in Kafka, timers are not cancelled. If the group is converted back before a timer expires, the timer has an
+        effect again.
         """
         topics = self._table.host.topics
         classic = to_classic_group(group, members, self._table.now_ms(), topics)
@@ -311,13 +314,13 @@ class ConsumerRebalance:
             self.watch_revocation(group.group_id, member)
 
     def start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
-        """Start the session of a member again. The default timeout is that of the consumer protocol."""
+        """Start the session timeout of a member again. The default is the session timeout of the consumer protocol."""
         if timeout_ms is None:
             timeout_ms = self._table.group_setting(group_id, "consumer.session.timeout.ms")
         self.start_timer("session", group_id, member_id, timeout_ms)
 
     def watch_revocation(self, group_id: str, member: ConsumerMember) -> None:
-        """Remove the member if it does not revoke partitions within its rebalance timeout."""
+        """If the member has to revoke partitions, remove it unless it does so within its rebalance timeout."""
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             self.start_timer("rebalance", group_id, member.member_id, member.rebalance_timeout_ms, epoch=member.epoch)
         else:
@@ -326,7 +329,8 @@ class ConsumerRebalance:
     def start_timer(
         self, kind: str, group_id: str, member_id: str, timeout_ms: float, *, epoch: int | None = None
     ) -> None:
-        """Start a timer that removes a member, unless the timer is cancelled or the member then has another epoch."""
+        """Start a timer that removes a member when it expires. With `epoch`, the member is removed only if it still has
+        this epoch."""
 
         def fence() -> None:
             group = self._table.groups.get(group_id)
@@ -345,6 +349,6 @@ class ConsumerRebalance:
         self._table.cancel_timer((kind, group_id, member_id))
 
     def cancel_timers(self, group_id: str, member_id: str) -> None:
-        """Cancel all timers of a member: session, rebalance, and those of a classic member."""
+        """Cancel all timers of a member, with those of a classic member (join, sync)."""
         for kind in ("session", "rebalance", "join", "sync"):
             self.cancel_timer(kind, group_id, member_id)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conversion of groups with members between the classic protocol and the consumer protocol (KIP-848).
 
-The members of a converted classic group keep their ids and their partitions. Their member epoch is the generation of
-the classic group. If a group is converted back, its members keep their ids, and each gets its target assignment.
+If a classic group is converted, its members keep their ids and their partitions. Their member epoch is the generation
+of the classic group. If a group of the consumer protocol is converted, its members keep their ids, and the partitions
+of each member are those of its target assignment.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from kcodec.protocol.error_codes import ErrorCode
 
 
 def to_consumer_group(classic: ClassicGroup, topics: Topics) -> ConsumerGroup:
-    """Return the group of the consumer protocol that takes the place of a classic group. The caller must set its
-    metadata hash.
+    """Return the group of the consumer protocol that replaces a classic group. The caller must set its metadata hash.
 
     Raise ApiError (GROUP_ID_NOT_FOUND, UNKNOWN_SERVER_ERROR) if a subscription or an assignment cannot be converted.
     """
@@ -36,7 +36,7 @@ def to_consumer_group(classic: ClassicGroup, topics: Topics) -> ConsumerGroup:
     owned: set[tuple[UUID, int]] = set()
     for member in classic.members.values():
         subscription = member.protocols.get(classic.protocol or "")
-        if subscription is None:  # no generation that includes the member has begun yet
+        if subscription is None:  # no generation with this member has begun yet
             text = f"member {member.member_id} has no subscription for the assignor {classic.protocol}"
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         try:
@@ -87,9 +87,9 @@ def _not_upgraded(classic: ClassicGroup, why: str) -> ApiError:
 def to_classic_group(
     group: ConsumerGroup, members: Iterable[ConsumerMember], now_ms: int, topics: Topics
 ) -> ClassicGroup:
-    """Return the stable classic group that takes the place of a group of the consumer protocol.
+    """Return the stable classic group that replaces a group of the consumer protocol.
 
-    members: The members that remain. All use the classic protocol.
+    members: The remaining members, which all use the classic protocol.
 
     Raise ApiError (GROUP_ID_NOT_FOUND) if a subscription is malformed.
     """

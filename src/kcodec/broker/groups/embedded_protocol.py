@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions and assignments inside the messages of the classic protocol (Kafka: ConsumerProtocol).
+"""The subscriptions and assignments in requests and responses of the classic protocol (Kafka: ConsumerProtocol).
 
-Each begins with its version. The coordinator reads a newer version as the newest version that it knows.
+A subscription or assignment begins with its version. If the version is newer than NEWEST_VERSION, the coordinator
+decodes it as NEWEST_VERSION.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ def write_assignment(target: Iterable[tuple[str, Iterable[int]]], subscription: 
 
 
 def target_of(assignment: messages.ConsumerProtocolAssignment, topics: Topics) -> Target:
-    """Return the assigned partitions by topic id. Topics that do not exist are left out."""
+    """Return the assigned partitions by topic id. Leave out topics that do not exist."""
     found = ((topics.get(one.topic), one.partitions) for one in assignment.assigned_partitions)
     return {topic.id: frozenset(numbers) for topic, numbers in found if topic is not None}
 
 
 def names_of(target: Target, topics: Topics) -> list[tuple[str, Iterable[int]]]:
-    """Return partitions by the name of their topic. Topics that do not exist are left out."""
+    """Return partitions with the names of their topics. Leave out topics that do not exist."""
     found = ((topics.by_id(topic_id), numbers) for topic_id, numbers in target.items())
     return [(topic.name, numbers) for topic, numbers in found if topic is not None]
 
 
 def owned_of(subscription: messages.ConsumerProtocolSubscription, topics: Topics) -> list[ConsumerGroupTopicPartitions]:
-    """Return the partitions that a member reports to own, as a member of the consumer protocol reports them."""
+    """Return the partitions that a member reports as owned, in the form of the consumer protocol."""
     found = ((topics.get(one.topic), one.partitions) for one in subscription.owned_partitions)
     return [
         ConsumerGroupTopicPartitions(topic_id=topic.id, partitions=numbers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin of the asyncio API: each method runs a flow of `kcodec.admin.flows`."""
+"""The admin client of the asyncio API. Each method runs a flow of `kcodec.admin.flows`."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ class Admin(ClientBase):
         await admin.create_topics([NewTopic("orders", num_partitions=6)])
         (await admin.find_hanging_transactions()).transactions
 
-    The options are those of every client (`kcodec.client.ClientOptions`). `kcodec.security` describes those of TLS and
-    SASL. Each method has a `timeout` in seconds for the whole call. The default is default_api_timeout_ms. Until then,
-    requests with retriable errors are repeated, also if a leader, coordinator or controller has moved.
+    The options are those of every client (`kcodec.client.ClientOptions`). `kcodec.security` describes the options of
+    TLS and SASL. Each method has a `timeout` in seconds for the whole call. The default is default_api_timeout_ms.
+    Within this time, a request that fails with a retriable error is repeated, for example if a leader, coordinator or
+    controller has moved.
 
-    A method for several items returns a result for each item. If an item fails and it was the only one, the method
-    raises its error. Otherwise the method raises AdminError, an ExceptionGroup whose attributes `errors` and `results`
-    contain the errors and the results by item. `except* BrokerError` catches both.
+    A method for several items returns a result for each item. If the call has only one item and this item fails, the
+    method raises the error of the item. If the call has several items and some of them fail, the method raises
+    AdminError, an ExceptionGroup. Its attributes `errors` and `results` contain the errors and the results by item.
+    `except* BrokerError` catches the error of a single item as well as those in an AdminError.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
@@ -91,7 +93,7 @@ class Admin(ClientBase):
                     the types of the options.
         options: Options of kcodec. They override the properties.
 
-        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
+        A file may also contain options that only other clients have. They have no effect and are logged as a WARNING.
 
         Raise TypeError if Admin does not have some of the names. The error lists all of them, each with a suggestion
         where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read. Errors never

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# SYNC: "in the task" -> "on the thread"
-"""The consumer of the asyncio API. `kcodec.consumer.core` fetches records, commits offsets and keeps the consumer in
-its group, in the background.
+# SYNC: "decoded in the task" -> "decoded on the thread"
+# SYNC: "run in the task" -> "run on the thread"
+"""The consumer of the asyncio API. In the background, `kcodec.consumer.core` fetches records, commits offsets and keeps
+the consumer in its group.
 
-Records are decoded in the task that polls. The callbacks given to `subscribe` are also called there.
+Records are decoded in the task that polls. The callbacks passed to `subscribe` run in the task that calls `poll`,
+`unsubscribe` or `close`.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException |
 LONG_SECONDS = 3600.0
 CLOSE_SECONDS = 30.0
 if True:  # ASYNC
-    #: A poll that finds records immediately does not suspend its task. After this time it does, so that other tasks of
-    #: the event loop can run.
+    #: A poll that finds records immediately does not suspend its task. After this time, the next poll suspends it, so
+    #: that other tasks of the event loop can run.
     SUSPEND_SECONDS = 0.05
 
 
@@ -73,16 +75,17 @@ class Consumer(ClientBase):
                 for record in await consumer.poll(1.0):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
-    The options are described in `kcodec.client.ConsumerOptions`, those of every client in `kcodec.client.ClientOptions`
-    and those of TLS and SASL in docs/security.md. The default isolation_level is "read_committed".
+    `kcodec.client.ConsumerOptions` describes the options of a consumer, `kcodec.client.ClientOptions` those of every
+    client, and docs/security.md those of TLS and SASL. The default isolation_level is "read_committed".
 
-    `async for record in consumer` reads record by record. Automatic commits include completed records: those that were
-    delivered before the last request for records. A rebalance waits for the next `poll`, or the next record of a loop.
-    The callbacks given to `subscribe` are called within `poll`, within a loop, and within `unsubscribe` and `close`.
-    They may call any other method of the consumer. They may be coroutine functions.
+    `async for record in consumer` reads record by record. Automatic commits include only completed records, which are
+    those that were delivered before the last request for records. A rebalance waits for the next `poll`, or until a
+    loop requests its next record. The callbacks passed to `subscribe` are called within `poll`, within a loop, and
+    within `unsubscribe` and `close`. They may call any method of the consumer that does not read records. They may be
+    coroutine functions.
 
-    If an exception leaves the `with` block, the current record of a loop is not committed, nor are the records of the
-    last poll.
+    If an exception leaves the `with` block, neither the current record of a loop nor the records of the last poll are
+    committed.
 
     Raise TypeError, with a suggestion, if an option is unknown. Raise ValueError if the value of an option is invalid.
     """
@@ -123,7 +126,7 @@ class Consumer(ClientBase):
                     the types of the options.
         options: Options of kcodec. They override the properties.
 
-        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
+        A file may also contain options that only other clients have. They have no effect and are logged as a WARNING.
 
         Raise TypeError if a consumer does not have some of the names. The error lists all of them, each with a
         suggestion where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
@@ -153,14 +156,14 @@ class Consumer(ClientBase):
         topics:      Names of topics.
         pattern:     Regular expression that must match the whole name of a topic. With group_protocol="consumer" the
                      broker matches the pattern, with the syntax of RE2. Pass either `topics` or `pattern`.
-        on_revoked:  Callback for partitions that are about to be revoked. Commit the offsets of processed records here.
-        on_assigned: Callback for newly assigned partitions. To start at other offsets, call `seek` here.
-        on_lost:     Callback for partitions that other members may already own, so that their offsets cannot be
-                     committed. Without it, on_revoked is called.
+        on_revoked:  Callback for partitions that are about to be revoked. Commit offsets of processed records here.
+        on_assigned: Callback for newly assigned partitions. To begin at other offsets, call `seek` here.
+        on_lost:     Callback for partitions that the consumer has lost. Other members may already own them, so their
+                     offsets cannot be committed. Without it, on_revoked is called.
 
         Each callback gets a frozenset of TopicPartition.
 
-        Raise ValueError unless exactly one of `topics` and `pattern` is given, after `assign`, or if the consumer has
+        Raise ValueError unless exactly one of `topics` and `pattern` is passed, after `assign`, or if the consumer has
         no group_id.
         """
         from kcodec.consumer.options import checked_subscription
@@ -185,7 +188,7 @@ class Consumer(ClientBase):
         return self._core.subscription.topics
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Return the partitions that `pause` has paused."""
+        """Return the partitions that are currently paused."""
         with self._core.assignment.lock:
             return frozenset(name for name, state in self._core.assignment.partitions.items() if state.is_paused)
 
@@ -204,21 +207,22 @@ class Consumer(ClientBase):
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
         """Return up to max_poll_records records as soon as any are available.
 
-        timeout: Maximum time to wait, in seconds. Then the result is an empty list. None waits without a limit.
+        timeout: Maximum time to wait, in seconds. If no records arrive in this time, the result is an empty list. None:
+                 wait without a limit.
 
         Raise DecodeError if a batch cannot be read, unless on_error="skip". The error has the attributes
         `topic_partition` and `next_offset`. Each poll raises it again until a `seek`. Raise BrokerError,
         AuthorizationError or TransportError for an error of a partition or of the group. Raise RuntimeError if the
-        consumer has neither a subscription nor an assignment, or if another poll is running. An exception of a callback
-        given to `subscribe` is raised, too.
+        consumer has neither a subscription nor an assignment, or if another poll is running. If a callback passed to
+        `subscribe` raises an exception, raise this exception.
         """
         return await self._poll(timeout, lambda: self._core.take(self._max_poll_records))
 
     async def poll_one(self, timeout: float | None = 1.0) -> Record | None:
         """Return one record as soon as one is available.
 
-        timeout: Maximum time to wait, in seconds. Then the result is None. If the timeout is None, the call waits
-                 without a limit.
+        timeout: Maximum time to wait, in seconds. If no record arrives in this time, the result is None. If the timeout
+                 is None, the call waits without a limit.
 
         Records are delivered one by one, as in an iteration. The position moves record by record, and an automatic
         commit includes a record once the next one is requested. Raise the same errors as `poll`.
@@ -234,7 +238,8 @@ class Consumer(ClientBase):
         # SYNC: "Decoding runs on the event loop's thread and blocks it." -> ""
         """Return all rows of one fetch response for one partition as Arrow columns, as soon as any are available.
 
-        timeout: Maximum time to wait, in seconds. Then the result has no rows. None waits without a limit.
+        timeout: Maximum time to wait, in seconds. If no rows arrive in this time, the result has no rows. None: wait
+                 without a limit.
 
         The option `columns` selects the columns. pyarrow, polars and duckdb accept the result. Raise the same errors as
         `poll`. Decoding runs on the event loop's thread and blocks it.
@@ -276,7 +281,7 @@ class Consumer(ClientBase):
             raise
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over the records without end. Raise the same errors as `poll`.
+        """Iterate over the records. The iteration never ends by itself. Raise the same errors as `poll`.
 
         The position moves record by record: `seek`, `pause`, `unsubscribe`, a rebalance and `close` take effect before
         the next record. `commit` includes the current record. An automatic commit includes it once the next record is
@@ -323,11 +328,11 @@ class Consumer(ClientBase):
         """Commit offsets as `commit` does, but in the background. Commits are sent in the order of the calls.
 
         offsets: Next offsets to read, as for `commit`. None: the offsets that `commit` without offsets would commit.
-        callback: Function that is called with the offsets and with None or the error, within a later `poll`,
-            `unsubscribe` or `close`. Without a callback, errors are logged. It may be a coroutine function.
+        callback: Function that is called within a later `poll`, `unsubscribe` or `close`. Its arguments are the offsets
+            and None or the error. Without a callback, errors are logged. It may be a coroutine function.
 
-        Queued commits of the same partitions are merged into the newest one, and so are those without a callback.
-        `close`, `unsubscribe` and a rebalance wait for queued commits.
+        Successive queued commits are merged if they are for the same partitions, or if they have no callbacks. The
+        newest offsets are then committed. `close`, `unsubscribe` and a rebalance wait for queued commits.
 
         Raise ValueError if the consumer has no group_id.
         """
@@ -345,10 +350,12 @@ class Consumer(ClientBase):
         With enable_auto_offset_store=False, automatic commits and `commit` without offsets commit only the stored
         offsets.
 
-        offsets: Next offsets to read, as for `commit`. A record stands for the offset after it.
+        offsets: Next offsets to read, as for `commit`. If this is a record, the offset after the record is stored.
 
-        If commits are automatic, the stored offsets of a partition are committed before it is revoked. A revocation
-        then discards them. Raise ValueError if a partition is not assigned, if the consumer has no group_id, or if
+        If commits are automatic, the stored offsets of a partition are committed before the partition is revoked. A
+        revocation then discards them.
+
+        Raise ValueError if a partition is not assigned, if the consumer has no group_id, or if
         enable_auto_offset_store=True.
         """
         self._core.store_offsets(offsets)
@@ -380,11 +387,11 @@ class Consumer(ClientBase):
         """Commit the positions if commits are automatic, revoke all partitions, leave the group and close the
         connections. Further calls have no effect.
 
-        timeout: Maximum time for all of this, in seconds.
+        timeout: Maximum time for all these steps, in seconds.
 
-        All delivered records count as completed. If an exception leaves the `with` block, its end commits only the
-        records that were completed before, without the current record of a loop or the records of the last poll. The
-        end of the block waits at most 3 seconds after cancellation.
+        The commit includes all delivered records. If an exception leaves the `with` block, the end of the block also
+        closes the consumer, but commits neither the current record of a loop nor the records of the last poll. The end
+        of the block waits at most 3 seconds after cancellation.
 
         Raise TypeError if the timeout is not a number. The consumer then stays open.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group transact session of the asyncio API: consume, transform and produce, exactly once.
+"""The group transact session of the asyncio API, which consumes, transforms and produces records exactly once.
 
-One client runs the core of a consumer and the core of a producer. `kcodec.session.core` connects the two.
+One client runs the core of a consumer and the core of a producer. `kcodec.session.core` connects the two cores.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LONG_SECONDS = 3600.0
 
 
 class _SessionProducer(Producer):
-    """The producer of a session. It uses the session's client, and the session starts it."""
+    """The producer of a session. It uses the client of the session. The session starts it."""
 
     def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
         self._build(options.producer, client, io_loop)
@@ -86,10 +86,10 @@ class SessionTransaction:
             ...  # the position is the same as before: the same records will be read again
 
     A rebalance never raises an error in the block. If it revokes partitions that the block has read, `send` still
-    accepts records, but they are never committed. At the end, `committed` is False and the positions are reset. Any
-    other error is raised by `send` or `poll`, or at the end of the block, after the abort. An exception that leaves the
-    block also aborts the transaction, and is raised again. If the task is cancelled inside the block, the transaction
-    is aborted before the task ends.
+    accepts records, but they are never committed. After the block, `committed` is then False, and the session returns
+    to the positions at which the transaction began. Other errors are raised by `send` or `poll`, or at the end of the
+    block, after the abort. An exception that leaves the block also aborts the transaction, and is raised again. If the
+    task is cancelled inside the block, the transaction is aborted before the task ends.
     """
 
     def __init__(self, session: GroupTransactSession, timeout: float | None) -> None:
@@ -120,7 +120,7 @@ class SessionTransaction:
                 block = await session._run(self._flows.begin(self._timeout, self._is_gone))
             self._block = block
             return self
-        except BaseException:  # also after a cancellation: if the transaction begins nevertheless, it must be abandoned
+        except BaseException:  # such as a cancellation: if the transaction begins nevertheless, it is abandoned
             self._is_interrupted = True
             raise
 
@@ -149,7 +149,7 @@ class SessionTransaction:
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
         """Return records as `Consumer.poll` does. They belong to this transaction.
 
-        timeout: Maximum time to wait, in seconds. None waits without a limit.
+        timeout: Maximum time to wait, in seconds. None: wait without a limit.
         """
         session = self._session
         return await session._poll(self._current, timeout, lambda: session._core.take(session._max_poll_records), list)
@@ -157,7 +157,7 @@ class SessionTransaction:
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
         """Return records as Arrow columns, as `Consumer.poll_arrow` does. They belong to this transaction.
 
-        timeout: Maximum time to wait, in seconds. None waits without a limit.
+        timeout: Maximum time to wait, in seconds. None: wait without a limit.
         """
         session = self._session
         return await session._poll(self._current, timeout, session._core.take_arrow, session._no_rows)
@@ -203,13 +203,13 @@ class SessionTransaction:
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue reading at this offset, for example after a batch that cannot be read (`DecodeError.next_offset`).
-        The new position is committed with the transaction, or undone if the transaction is aborted. Raise ValueError if
-        the partition is not assigned to this session."""
+        The new position is committed with the transaction. If the transaction is aborted, the session returns to the
+        position at which it began. Raise ValueError if the partition is not assigned to this session."""
         await self._session._run(self._seek(partition, offset))
 
     async def abort(self) -> None:
-        """Abort the transaction. Nothing of it is committed, and its records will be polled again. The end of the block
-        then does nothing."""
+        """Abort the transaction. Neither its records nor its offsets are committed, and the records that it has read
+        will be polled again. The end of the block then does nothing."""
         block = self._current
         block.check_open("abort")
         await self._session._run(SessionEnd(self._flows, block, self._timeout).run(is_commit=False))
@@ -222,12 +222,12 @@ class SessionTransaction:
 
     @property
     def is_doomed(self) -> bool:
-        """Whether a rebalance has revoked partitions that the transaction has read. The end of the block aborts it
-        then, so the block may end now."""
+        """Whether the transaction cannot be committed any more, for example because a rebalance has revoked partitions
+        that it has read. The end of the block then aborts it, so the program can leave the block early."""
         return self._block is not None and self._block.failed is not None
 
     def _is_gone(self) -> bool:
-        """Return whether the begin was interrupted, so that no block will end the transaction."""
+        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
         return self._is_interrupted
 
     @property
@@ -254,7 +254,7 @@ class SessionTransaction:
 
     def _discarded_batch(self, block: SessionBlock, topic: str, error: KcodecError) -> ProducerBatch:
         """Return a failed batch for a record whose send has raised `error`. Raise the error again unless a rebalance
-        has prevented the commit. In that case nothing is lost."""
+        has prevented the commit. In that case, the record would not have been committed."""
         if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
         batch = ProducerBatch(topic, -1, self._session._producer._lock)
@@ -282,11 +282,11 @@ class GroupTransactSession(ClientBase):
 
     topics, pattern: Topics to read, as in `Consumer.subscribe`. Pass one of the two.
     transactional_id: Id of the producer. Choose one for each running session, and use the same id after a restart.
-    on_revoked, on_assigned, on_lost: Callbacks that are called within `poll` and `close` with a frozenset of
-        TopicPartition, after these were revoked, assigned or lost. Without on_lost, on_revoked is called for lost
+    on_revoked, on_assigned, on_lost: Callbacks that are called within `poll` and `close` after partitions were revoked,
+        assigned or lost. The argument is a frozenset of TopicPartition. Without on_lost, on_revoked is called for lost
         partitions. They may be coroutine functions.
     transaction_scan_interval_ms: Value of transaction.abort.timed.out.transaction.cleanup.interval.ms in the
-        configuration of the brokers. Only for brokers before 2.5.
+        configuration of the brokers. It is used only with brokers before Kafka 2.5.
     Others: The options of `Consumer` and `Producer`. The defaults of a session are auto_offset_reset="earliest" and
         transaction_timeout_ms=40000. isolation_level="read_uncommitted", enable_auto_commit=True and acks other than
         "all" are rejected.
@@ -345,7 +345,7 @@ class GroupTransactSession(ClientBase):
         topics, pattern: Topics to read, as in `GroupTransactSession`.
         options: Options of kcodec. They override the properties.
 
-        A file may also contain options that only another client has. They have no effect and are logged as a WARNING.
+        A file may also contain options that only other clients have. They have no effect and are logged as a WARNING.
 
         Raise TypeError if a session does not have some of the names. The error lists all of them, each with a
         suggestion where there is one. Raise ValueError if a value is invalid, and OSError if the file cannot be read.
@@ -368,11 +368,11 @@ class GroupTransactSession(ClientBase):
     def transaction(self, timeout: float | None = None) -> SessionTransaction:
         """Return a transaction for a `with` block.
 
-        timeout: Maximum time in seconds for the begin, and again for the end. The commit, and the abort after a failed
-            commit, share one deadline. None: `max_block_ms`.
+        timeout: Maximum time in seconds to begin the transaction, and again to end it. None: `max_block_ms`. The
+            commit, and the abort after a failed commit, share one deadline.
 
-        The end of the block raises these errors. Before all of them except UnknownOutcomeError, it aborts the
-        transaction:
+        The end of the block raises these errors. Except for UnknownOutcomeError, it aborts the transaction before it
+        raises the error:
         - AbortableTransactionError, which names the partition if a record failed;
         - AuthorizationError;
         - TransactionTimedOutError;
@@ -426,8 +426,8 @@ class GroupTransactSession(ClientBase):
             raise
 
     def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
-        """Return available records, or None if the block may not take any now. Raise TransactionStateError if the
-        transaction has ended, because the records then belong to the next one."""
+        """Return available records, or None if the block must not take records now. Raise TransactionStateError if the
+        transaction has ended, because the records then belong to the next transaction."""
         block.check_open("poll")
         if self._core.has_business or not self._flows.may_take(block):
             return None
@@ -463,10 +463,10 @@ class GroupTransactSession(ClientBase):
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
         have no effect.
 
-        timeout: Maximum time for all of this, in seconds, not counting the rebalance callbacks.
+        timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks.
 
         The end of the `with` block also closes the session. It waits at most 3 seconds
-        after cancellation, and also after a connection error while no broker responds.
+        after cancellation, or after a connection error if no broker responds.
 
         Raise TypeError if the timeout is not a number.
         """
@@ -499,12 +499,12 @@ class GroupTransactSession(ClientBase):
         return what + (f" ({cause})" if cause else "")
 
     def _close(self, timeout: float) -> Flow[None]:
-        """Abort an open transaction, or let a commit that has begun come to its end. Then leave the group, with one
-        deadline for both."""
+        """Abort an open transaction, or wait for the end of a commit in progress. Then leave the group. Both steps have
+        one deadline."""
         deadline = self._client.clock() + timeout
         left = timeout - leaving_seconds(timeout)
         block = self._flows.block
-        if block is not None and block.is_ending:  # by another thread, or by a call that a signal handler interrupted
+        if block is not None and block.is_ending:  # in another thread, or in a call that a signal handler interrupted
             yield from self._flows.wait_for_end(block, left)
             block = self._flows.block
         if block is not None and not block.is_ending:

@@ -263,7 +263,7 @@ class Transaction:
 
     def _end_deadline(self, error: BaseException | None = None) -> float:
         """Return the deadline of the end of the transaction. If the program is ending (Ctrl-C), the abort gets little
-        time. If it does not complete, the next begin or the coordinator ends the transaction."""
+        time. If it does not complete, the transaction is aborted when the next one begins, or by the coordinator."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
         limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
         return self._manager.cluster.clock() + (seconds if limit is None else min(seconds, limit))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code that only the asyncio API has: how a client starts, waits and ends, in the event loop of its first call.
+"""The code that only the asyncio API has: how a client starts, waits and closes in the event loop of its first call.
 
 `kcodec.client.waiting` has the same names for threads. The sync API is generated from all other modules here.
 """
@@ -152,7 +152,7 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
 class Delivery(deliveries.Delivery):
     """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. Await a Delivery
     to get the RecordMetadata, which contains the position of the record. If the record has failed, this raises its
-    error, which names the partition. A Delivery ends within `delivery_timeout_ms`.
+    error, which names the partition. The outcome is known within `delivery_timeout_ms`.
 
     batch, index: Batch that contains the record, and position of the record in the batch. Only a producer creates a
         Delivery.
@@ -169,15 +169,15 @@ class Delivery(deliveries.Delivery):
         return stored
 
     def result(self) -> RecordMetadata:
-        """Return where the record is stored, or raise its error. Raise InvalidStateError if the record has not
-        ended."""
+        """Return where the record is stored, or raise its error. Raise InvalidStateError if its outcome is not known
+        yet."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
-        """Return the error of the record, or None if it was acknowledged. Raise InvalidStateError if the record has not
-        ended."""
+        """Return the error of the record, or None if it was acknowledged. Raise InvalidStateError if its outcome is not
+        known yet."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
@@ -199,26 +199,26 @@ class TableDelivery(deliveries.TableDelivery):
         return self.outcome()
 
     def result(self) -> list[BatchMetadata]:
-        """Return where each batch is stored, or raise the first error. Raise InvalidStateError if a batch has not
-        ended."""
+        """Return where each batch is stored, or raise the first error. Raise InvalidStateError if the outcome of a
+        batch is not known yet."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
         """Return the error of the first batch that failed, or None if all were acknowledged. Raise InvalidStateError if
-        a batch has not ended."""
+        the outcome of a batch is not known yet."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
 
 
 class TransactionCommit(CommitResult):
-    """A commit in the background, which `commit_transaction_async` returns. Await it to wait until the commit has
-    ended. This raises what `commit_transaction` would raise. The commit continues if its caller stops waiting.
+    """A commit in the background, which `commit_transaction_async` returns. Await it to wait for the end of the commit.
+    This raises what `commit_transaction` would raise. The commit continues if its caller stops waiting.
 
-    The commit ends within its timeout. If the next transaction then needs a new epoch, it ends up to `max_block_ms`
-    later.
+    The commit succeeds or fails within its timeout. If the next transaction then needs a new epoch, this can take up to
+    `max_block_ms` longer.
 
     transactional_id, lock, check_wait: Attributes of the producer. Only a producer creates a TransactionCommit.
     """
@@ -242,15 +242,15 @@ class TransactionCommit(CommitResult):
         self.outcome()
 
     def result(self) -> None:
-        """Return None if the commit has succeeded, or raise its error. Raise InvalidStateError if the commit has not
-        ended."""
+        """Return None if the commit has succeeded, or raise its error. Raise InvalidStateError while the commit is in
+        progress."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         self.outcome()
 
     def exception(self) -> BaseException | None:
-        """Return the error of the commit, or None if it has succeeded. Raise InvalidStateError if the commit has not
-        ended."""
+        """Return the error of the commit, or None if it has succeeded. Raise InvalidStateError while the commit is in
+        progress."""
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.retrieved()
