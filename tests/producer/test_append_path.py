@@ -308,7 +308,7 @@ def test_a_thread_that_waits_gets_the_lock_at_the_second_release() -> None:
     assert statistics.median(seconds) < 0.02
 
 
-def test_a_forked_child_has_the_lock_whoever_held_it() -> None:
+def test_a_forked_child_has_the_lock_that_another_thread_held() -> None:
     lock = SendLock()
     threads = [threading.Thread(target=lock.acquire, daemon=True) for _ in range(3)]
     lock.acquire()
