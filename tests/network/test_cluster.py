@@ -124,6 +124,23 @@ def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_again()
     assert world.cluster.leader("a", 0) == 1
 
 
+def test_a_partition_that_a_response_leaves_out_stays_unless_the_topic_was_made_again() -> None:
+    """Partitions are never removed from a topic, so the broker does not know an added one yet."""
+    both = {0: (1, 5), 1: (2, 5)}
+    world = World(metadata(topic("a", both)))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    world.cluster.apply(Reply(metadata(topic("a", {0: (3, 6)})), 12, 1))
+    assert (world.cluster.leader("a", 0), world.cluster.leader("a", 1)) == (3, 2)
+    world.cluster.apply(Reply(metadata(topic("a", {0: (1, 0)}, topic_id=UUID(int=8))), 12, 1))
+    assert world.cluster.partitions("a") == 1
+    world.cluster.apply(Reply(metadata(topic("a", error=3, topic_id=UUID(int=8))), 12, 1))
+    assert world.cluster.partitions("a") is None
+    no_id = UUID(int=0)
+    world.cluster.apply(Reply(metadata(topic("a", both, topic_id=no_id)), 12, 1))
+    world.cluster.apply(Reply(metadata(topic("a", {0: (1, 5)}, topic_id=no_id)), 12, 1))
+    assert world.cluster.partitions("a") == 1, "without an id, the topic may be another one"
+
+
 def test_a_topic_that_is_not_in_use_is_forgotten() -> None:
     """Its leaders are not updated any more, so the first request after an idle time would go to a former leader."""
     world = World(metadata(topic("a", {0: (1, 5)})), metadata(), metadata(topic("a", {0: (2, 6)})))

@@ -295,3 +295,24 @@ def test_an_error_at_the_end_of_a_started_call_is_logged(caplog: pytest.LogCaptu
     script.calls[0][1]("reply", None)
     script.run(0.0)
     assert ends and "broken" in caplog.text
+
+
+def test_a_flow_that_never_waits_leaves_time_for_sockets() -> None:
+    """run_ready would never return, so no response would be read and no call of the client would end."""
+    script, rounds = Script(), 0
+
+    def flow() -> Flow[None]:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            yield from sleep(0.0)
+
+    task = script.scheduler.spawn(flow(), "flow")
+    script.scheduler.run_ready()
+    assert rounds > 1 and not task.done
+    assert script.scheduler.next_wakeup() == script.now, "it continues after the sockets"
+    before = rounds
+    script.scheduler.run_ready()
+    assert rounds > before
+    task.cancel()
+    assert script.scheduler.next_wakeup() is None

@@ -426,6 +426,27 @@ def test_a_topic_made_again_with_fewer_partitions() -> None:
         rig.send("orders", b"x", partition=2)
 
 
+@pytest.mark.parametrize("has_topic_ids", [True, False])
+def test_a_broker_that_does_not_know_an_added_partition_yet_loses_no_record(has_topic_ids: bool) -> None:
+    """If sequence numbers began at 0 again, the leader would take the next batch for a repeat and not write it."""
+    world = ScriptedCluster(has_topic_ids=has_topic_ids)
+    topic_logs = world.create_topic("orders", 3)
+    topic_id, _ = world.topics["orders"]
+    rig = started(world, linger=0.0)
+    sent = []
+    for number, known in enumerate([3, 2, 3, 1, 3, 0, 3]):
+        world.topics["orders"] = topic_id, topic_logs[:known]
+        world.cluster.request_update("test")
+        world.run(1.0)
+        world.topics["orders"] = topic_id, topic_logs
+        if known == 3:
+            sent.append(rig.send("orders", b"%d" % number, partition=2))
+            rig.flush()
+    assert [delivery.offset for delivery in sent] == [0, 1, 2, 3]
+    assert topic_logs[2].values == [b"0", b"2", b"4", b"6"]
+    assert [record[2:] for record in topic_logs[2].records] == [(0, number) for number in range(4)], "epoch, sequence"
+
+
 def test_partitions_that_are_added_are_used() -> None:
     world = ScriptedCluster()
     world.create_topic("orders", 1)

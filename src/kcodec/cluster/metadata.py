@@ -412,6 +412,9 @@ class Cluster:
                 tuple(part.isr_nodes),
                 tuple(part.offline_replicas),
             )
+        if old is not None and is_same and found.topic_id != NO_UUID and not found.error_code:
+            # No partition is ever removed from a topic, so a broker that does not list one lags behind, too.
+            topic.partitions = {**old.partitions, **topic.partitions}
         self.topics[found.name] = topic
 
     def rebootstrap(self, reason: str) -> None:

@@ -38,6 +38,8 @@ Cancel = Callable[[], None]
 log = logging.getLogger("kcodec.client")
 # Minimum number of cancelled timers that are removed from the heap at once.
 LEAST_SWEEP = 256
+#: Maximum number of rounds of `run_ready`. Usually, a few are enough.
+MOST_ROUNDS = 10_000
 
 
 class CallSender(Protocol):
@@ -166,9 +168,10 @@ class Scheduler:
             self._cancelled_timers = 0
 
     def run_ready(self) -> None:
-        """Run timers that are due and actions that are ready, until there are none."""
+        """Run timers that are due and actions that are ready, until there are none, or for MOST_ROUNDS rounds. A flow
+        that waits for no time again and again then uses a core, but the client still reads its sockets and ends."""
         ready = self._ready
-        while True:
+        for _ in range(MOST_ROUNDS):
             now = self.clock()
             while self._timers and (self._timers[0][0] <= now or self._timers[0][2].action is None):
                 timer = heapq.heappop(self._timers)[2]

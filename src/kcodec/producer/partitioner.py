@@ -71,8 +71,8 @@ class TopicBuffer(TopicSlot):
     """
 
     __slots__ = (
-        "_ignore_keys", "_is_adaptive", "_key_partition", "_random", "_sticky_bytes", "_sticky_limit", "available",
-        "is_requested", "most_bytes", "topic", "waiting",
+        "_ignore_keys", "_is_adaptive", "_key_partition", "_known_queues", "_random", "_sticky_bytes", "_sticky_limit",
+        "available", "is_requested", "most_bytes", "topic", "waiting",
     )  # fmt: skip
 
     queues: list[PartitionQueue]
@@ -85,6 +85,8 @@ class TopicBuffer(TopicSlot):
         # Records that do not compress become larger by their codec, and brokers by default take what a request holds.
         self.most_bytes = settings.max_request_size - settings.max_request_size // 64
         self.available: list[int] = []
+        #: The queues of all partitions that the topic has had.
+        self._known_queues: list[PartitionQueue] = []
         self._ignore_keys = settings.ignore_keys
         self._key_partition = key_partition_of(settings.partitioner)
         self._is_adaptive = settings.adaptive_partitioning
@@ -95,14 +97,16 @@ class TopicBuffer(TopicSlot):
     def update(self, has_leader: Sequence[bool]) -> None:
         """Apply the topic's metadata, one entry for each partition.
 
-        If there are fewer partitions than before, the topic was created again. Batches for a partition that no longer
-        exists end at their deadline.
+        If there are fewer partitions than before, the topic was created again, or the broker lags behind. Batches for
+        a partition that no longer exists end at their deadline. If the partition exists again later, its sequence
+        numbers continue. With numbers from 0 on, a broker would take the first batches for repeats, acknowledge them,
+        and not write them.
         """
         is_new = not self.queues
         self.available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
-        del self.queues[len(has_leader) :]
-        for number in range(len(self.queues), len(has_leader)):
-            self.queues.append(PartitionQueue(TopicPartition(self.topic, number)))
+        for number in range(len(self._known_queues), len(has_leader)):
+            self._known_queues.append(PartitionQueue(TopicPartition(self.topic, number)))
+        self.queues[:] = self._known_queues[: len(has_leader)]
         if self.queues and (is_new or self.sticky_queue.partition.partition >= len(self.queues)):
             self._change_sticky()
 
