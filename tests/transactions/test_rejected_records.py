@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kcodec.broker import Broker
 from kcodec.client import GroupTransactSession, Producer, TransactionWriter, aio
 from kcodec.errors import AbortableTransactionError, EncodeError, TransactionStateError
 from kcodec.offsets import TopicPartition
@@ -154,3 +155,18 @@ def test_a_rejected_record_outside_a_transaction_changes_nothing(options: dict[s
         with producer.transaction() as txn:
             txn.send(topic, b"x")
         assert txn.committed
+
+
+def test_a_record_that_was_refused_before_the_transaction_does_not_block_it(kcodec_broker: Broker) -> None:
+    """One thread sends too late and gets an error. Before it reports the error, another begins a transaction."""
+    kcodec_broker.create_topic("orders")
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="t") as producer:
+        with producer.transaction() as txn:
+            txn.send("orders", b"first")
+        with pytest.raises(TransactionStateError) as caught:
+            producer.send("orders", b"too late")
+        with producer.transaction() as txn:
+            txn.send("orders", b"second")
+            assert producer._core.rejection("orders", None, caught.value) is None
+        assert txn.committed
+    assert [record.value for record in kcodec_broker.committed("orders")] == [b"first", b"second"]

@@ -18,6 +18,7 @@ from kcodec.errors import (
     DeliveryTimeoutError,
     EncodeError,
     KcodecError,
+    TransactionStateError,
     TransportError,
 )
 from kcodec.flow import CancelledFlow, Clock, Flow, Task, Wait, spawn
@@ -225,12 +226,13 @@ class ProducerCore:
         """Return a function to call on the I/O thread after `send` raised this error, or None.
 
         In a transaction, a record that `send` refuses prevents the commit, as one that a broker rejects. If the topic
-        does not have the partition, new metadata is requested, because the partition may have been added.
+        does not have the partition, new metadata is requested, because the partition may have been added. A record that
+        was refused because no transaction was open is part of no transaction, even if another thread has begun one.
         """
         is_missing = isinstance(error, EncodeError) and error.field == "partition"
         if self.id_manager.transactional_id is None:
             return self._request_partitions(topic) if is_missing else None
-        if error is self.accumulator.refusal:
+        if error is self.accumulator.refusal or isinstance(error, TransactionStateError):
             self.id_manager.on_refused(error)
             return None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
