@@ -1563,18 +1563,14 @@ class SendLock:
     """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it.
 
     A thread that holds it cannot wait for it: the call raises RuntimeError.
-
-    The GIL protects the fields, so a free lock is taken without a system call. A released lock is free, and a thread
-    that waited for it is woken. It takes the lock if it is still free once the thread has the GIL. If the thread got
-    the lock before the GIL, the thread that has the GIL would have to wait for it at its next record, and each record
-    would take two switches of threads. If another thread was faster, the lock is reserved for the woken thread when it
-    is released next. So no thread waits for long.
     """
     def __init__(self) -> None: ...
     def acquire(self, blocking: bool = True) -> bool:
         """Take the lock; return False if it is held and `blocking` is false."""
     def release(self) -> None:
         """Release the lock. Raise RuntimeError if it is not held."""
+    def forget_threads(self) -> None:
+        """In a forked child: release the lock, whichever thread held it, and forget the threads that waited."""
     def locked(self) -> bool:
         """Return whether the lock is held."""
     def refuse_owner(self) -> int:
@@ -1593,6 +1589,8 @@ class IoTurn:
         the first record to a topic.
     helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
     """
+
+    helpers: int
     def __init__(self) -> None: ...
     @property
     def is_urgent(self) -> bool:

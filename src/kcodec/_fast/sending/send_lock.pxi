@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SendLock: the lock that `send` takes for every record.
+#
+# The GIL protects the fields, so a free lock is taken without a system call. A released lock is free, and a thread that
+# waited for it is woken. It takes the lock if it is still free once the thread has the GIL. If the thread got the lock
+# before the GIL, the thread that has the GIL would have to wait for it at its next record, and each record would take
+# two switches of threads. If another thread was faster, the lock is reserved for the woken thread when it is released
+# next. So no thread waits for long.
 
 cdef extern from "pythread.h" nogil:
     ctypedef void *PyThread_type_lock
@@ -27,12 +33,6 @@ cdef class SendLock:
     """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it.
 
     A thread that holds it cannot wait for it: the call raises RuntimeError.
-
-    The GIL protects the fields, so a free lock is taken without a system call. A released lock is free, and a thread
-    that waited for it is woken. It takes the lock if it is still free once the thread has the GIL. If the thread got
-    the lock before the GIL, the thread that has the GIL would have to wait for it at its next record, and each record
-    would take two switches of threads. If another thread was faster, the lock is reserved for the woken thread when it
-    is released next. So no thread waits for long.
     """
 
     cdef PyThread_type_lock gate  # held, except while a wake-up is under way
