@@ -72,7 +72,7 @@ class World:
         return self.assignment.partitions[partition]
 
     def commit(self, offset: int, partition: TopicPartition = FIRST) -> None:
-        self.known.note_commit([(partition, OffsetAndMetadata(offset))])
+        self.known.note_commit({partition: OffsetAndMetadata(offset)}, self.assignment.states([partition]))
 
     def assign_again(self, partition: TopicPartition = FIRST) -> PartitionState:
         """Take the partition away, and assign it again."""

@@ -510,9 +510,19 @@ class Assignment:
                 state.is_revoking = True
         self._has_changed()
 
-    def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Count committed records as completed."""
+    def states(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, PartitionState]:
+        """Any thread: return the states of these partitions, or of all. Leave out those that are not assigned."""
+        with self.lock:
+            chosen = self.partitions if partitions is None else partitions
+            return {state.topic_partition: state for state in self._assigned(chosen)}
+
+    def note_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], states: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        """Count committed records as completed. The offsets belong to these states. A partition that has got another
+        state since then is ignored."""
         with self.lock:
             for state in self._assigned(offsets):
                 committed = offsets[state.topic_partition]
-                state.complete_to(committed.offset, committed.leader_epoch)
+                if states.get(state.topic_partition) is state:
+                    state.complete_to(committed.offset, committed.leader_epoch)

@@ -9,7 +9,7 @@ partition. It therefore begins at the first record. KIP-1327 describes how Java'
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -86,11 +86,16 @@ class KnownPartitions:
             for name in existing - self._topics.keys():
                 self._topics[name] = _KnownTopic(None, HIGHEST_PARTITION + 1)
 
-    def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
+    def note_commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], states: Mapping[TopicPartition, PartitionState]
+    ) -> None:
         """Remember offsets that are about to be committed. Before OffsetCommit version 10, a request contains only the
-        name of the topic. The broker then stores the offset even if it belongs to a former topic of this name."""
-        for partition, committed in offsets:
-            topic_id = self._id_of(partition, self._assignment.partitions.get(partition))
+        name of the topic. The broker then stores the offset even if it belongs to a former topic of this name.
+
+        states: The states to which the offsets belong. The metadata may already contain the id of a newer topic.
+        """
+        for partition, committed in offsets.items():
+            topic_id = self._id_of(partition, states.get(partition))
             self._commits.pop(partition, None)
             if topic_id is not None:
                 self._commits[partition] = committed.offset, topic_id
