@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
+from uuid import UUID
 
 import pytest
 from unnarrowed import unnarrowed
 
-from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.commits import REVOCATION_SECONDS, Commits
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError
@@ -38,6 +39,8 @@ class World:
         self.now = 0.0
         self.seconds = seconds
         self.sent: list[dict[int, int]] = []
+        self.topic_ids: list[dict[int, UUID]] = []
+        self.obsolete: set[TopicPartition] = set()
         self.posted: deque[Callable[[], None]] = deque()
         network: Any = None
         self.scheduler = Scheduler(lambda: self.now, network)
@@ -45,14 +48,23 @@ class World:
         options = ConsumerSettings(**{"group_id": "billing", "enable_auto_commit": False, **settings})
         offsets: Any = self
         unused: Any = None
-        self.commits = Commits(offsets, self.assignment, unused, options, lambda: self.now, lambda: unused)
+        self.commits = Commits(
+            *(offsets, self.assignment, unused, options, lambda: self.now, lambda: unused),
+            lambda state: state.topic_partition in self.obsolete,
+        )
         self.scheduler.spawn(self.commits.run(), "commits")
         self.turn()
 
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: Any,
+        timeout: float,
+        limit: float,
+        topic_ids: Mapping[TopicPartition, UUID],
     ) -> Flow[None]:
         """In place of `CommittedOffsets`."""
+        self.topic_ids.append({partition.partition: found for partition, found in topic_ids.items()})
         self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
         yield from sleep(min(self.seconds, timeout))
         if timeout < self.seconds:
@@ -228,3 +240,77 @@ def test_a_merged_commit_forgets_the_state_of_a_revoked_partition() -> None:
     world.put({THERE: OffsetAndMetadata(9)})
     world.until(5.0)
     assert world.sent == [{0: 1}, {1: 9}]
+
+
+OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
+
+
+def read_to(world: World, offset: int, *, is_completed: bool = False) -> PartitionState:
+    """Read the partition from offset 3 on. The records are not completed."""
+    world.assignment.seek(HERE, 3)
+    state = world.assignment.partitions[HERE]
+    if not is_completed:
+        state.note_delivery()
+    state.position = offset
+    return state
+
+
+def with_old_topic(**settings: Any) -> World:
+    world = World(seconds=0.5, **settings)
+    world.assignment.add([HERE])
+    world.assignment.partitions[HERE].topic_id = OLD_ID
+    return world
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+def test_a_commit_in_flight_completes_no_records_of_a_new_topic(is_background: bool) -> None:
+    """The topic is deleted and created again while the coordinator handles the commit."""
+    world = with_old_topic()
+    state = read_to(world, 5)
+    if is_background:
+        world.put(at(5))
+        world.turn()
+    else:
+        world.begin(world.commits.commit_in_turn(at(5), 30.0))
+    assert world.sent == [{0: 5}]
+    world.assignment.begin_again(state, NEW_ID)
+    new = read_to(world, 8)
+    world.until(1.0)
+    assert new.completed_position is not None and new.completed_position.offset == 3
+
+
+def test_an_offset_of_a_new_topic_is_committed_after_the_same_offset_of_the_old_one() -> None:
+    """The commit of the old topic was in flight when reading began again."""
+    world = with_old_topic(enable_auto_commit=True)
+    state = read_to(world, 5)
+    world.begin(world.commits.commit_in_turn(at(5), 30.0))
+    world.commits.forget()
+    world.assignment.begin_again(state, NEW_ID)
+    world.until(1.0)
+    read_to(world, 5, is_completed=True)
+    world.begin(world.commits.commit_before_revocation([HERE]))
+    world.until(2.0)
+    assert world.sent == [{0: 5}, {0: 5}] and world.topic_ids == [{0: OLD_ID}, {0: NEW_ID}]
+
+
+def test_a_commit_that_waits_for_its_turn_stays_with_its_topic() -> None:
+    """The metadata contains another topic of the same name when the commit is sent."""
+    world = with_old_topic()
+    state = read_to(world, 5)
+    world.put({THERE: OffsetAndMetadata(1)})
+    world.begin(world.commits.commit_in_turn(at(5), 30.0))
+    world.assignment.begin_again(state, NEW_ID)
+    world.until(2.0)
+    assert world.sent == [{1: 1}, {0: 5}] and world.topic_ids == [{}, {0: OLD_ID}]
+
+
+def test_a_queued_automatic_commit_leaves_out_a_topic_that_was_replaced() -> None:
+    world = with_old_topic(enable_auto_commit=True, auto_commit_interval=1.0)
+    read_to(world, 5, is_completed=True)
+    world.put({THERE: OffsetAndMetadata(1)})
+    world.turn()
+    world.commits.note_poll(0.0)
+    world.commits.note_poll(1.0)
+    world.obsolete.add(HERE)
+    world.until(5.0)
+    assert world.sent == [{1: 1}]

@@ -178,6 +178,37 @@ def test_a_topic_that_was_made_again_is_asked_for_by_its_new_id(script: AdminScr
     assert asked[0] == ID and asked[-1] == UUID(int=8)
 
 
+def test_offsets_are_committed_for_the_topics_to_which_they_belong(script: AdminScript) -> None:
+    """Two partitions of one name belong to different topics while one of them has not begun again."""
+    with_ids(script)
+    old = UUID(int=6)
+
+    def respond(node: int, request: Any) -> Any:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        topics = [
+            messages.OffsetCommitResponseTopic(
+                topic_id=topic.topic_id,
+                partitions=[
+                    messages.OffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=0 if topic.topic_id == ID else code
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return messages.OffsetCommitResponse(topics=topics)
+
+    script.answers["OffsetCommit"] = respond
+    given = {A: OffsetAndMetadata(7), B: OffsetAndMetadata(9)}
+    with pytest.raises(BrokerError, match="the offset is that of the former topic") as caught:
+        script.run(committed(script).commit(given, ConsumerGroupMetadata("g"), 5.0, topic_ids={A: old}))
+    assert caught.value.name == "INCONSISTENT_TOPIC_ID" and "orders-0" in str(caught.value)
+    (request,) = script.requests
+    found = [(topic.topic_id, [one.partition_index for one in topic.partitions]) for topic in request.topics]
+    assert found == [(old, [0]), (ID, [1])]
+
+
 def test_brokers_before_2_5_get_no_require_stable(script: AdminScript, coordinator: Coordinator) -> None:
     script.highest["OffsetFetch"] = 6
     offsets = committed(script)

@@ -193,6 +193,25 @@ def test_a_topic_that_was_made_again_is_read_by_its_new_id() -> None:
     assert ids[0] == old and ids[-1] == world.topics["orders"][0] != old
 
 
+def test_a_position_is_not_used_in_a_newer_topic_of_the_same_name() -> None:
+    """The metadata can contain the newer topic before the partition is suspended."""
+    world = FetchScript()
+    world.log(partitions=2)
+    world.assign(ORDERS)
+    old = world.topics["orders"][0]
+    world.state().topic_id = old
+    world.log(partitions=2)
+    numbered(world.logs()[0], 10)
+    expected = numbered(world.logs()[1], 10)
+    world.cluster.request_update("test")
+    world.run(0.5)
+    world.assignment.add([TopicPartition("orders", 1)])
+    world.assignment.seek(TopicPartition("orders", 1), 0)
+    world.state("orders", 1).topic_id = world.topics["orders"][0]
+    assert world.drain(2.0) == expected and world.state().position == 0
+    assert not world.state().error
+
+
 # Fetching ahead
 
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
-from position_script import WALL, PositionScript
+from position_script import WALL, Log, PositionScript
 
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.cluster.values import Partition
 from kcodec.constants import IsolationLevel
+from kcodec.consumer.topic_ids import CONFIRMATION_SECONDS
 from kcodec.errors import (
     AuthorizationError,
     BrokerError,
@@ -396,3 +398,53 @@ def test_whatever_interleaves_the_last_word_counts(seed: int) -> None:
         world.pass_time(random.choice([0.0, 0.02, 0.3, 2.0]))
     world.run_until_idle(600.0)
     assert {at: world.at(at) for at in expected} == expected
+
+
+# ------------------------------------------------------------------------------------------------ topic created again
+
+
+def test_no_position_is_requested_while_a_topic_may_have_been_created_again() -> None:
+    """A response about the newer topic must not change the position in the older one."""
+    world = PositionScript(group=None, auto_offset_reset="latest")
+    world.topic_ids["orders"] = UUID(int=1)
+    world.log(A, end=10, epoch=1, epochs={1: 10})
+    world.assign(A)
+    world.run_until_idle()
+    world.assignment.seek(A, 7, 1)
+    world.run_until_idle()
+    world.topic_ids["orders"] = UUID(int=2)
+    world.epochs[A] = 2
+    world.logs[A] = Log(end=2, epochs={2: 2})
+    world.asked.clear()
+    world.cluster.request_update("test")
+    world.pass_time(CONFIRMATION_SECONDS / 2)
+    assert world.state(A).is_suspended and world.state(A).position == 7 and not world.asked
+    world.pass_time(2.0)
+    assert world.at(A) == 0 and world.asked == [("ListOffsets", 1)]
+
+
+def test_positions_wait_without_a_busy_loop_after_a_suspended_partition_is_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = PositionScript(group=None, auto_offset_reset="earliest")
+    world.topic_ids["orders"] = UUID(int=1)
+    world.log(A)
+    world.assign(A)
+    world.run_until_idle()
+    world.topic_ids["orders"] = UUID(int=2)
+    world.cluster.request_update("test")
+    world.pass_time(CONFIRMATION_SECONDS / 2)
+    assert world.state(A).is_suspended
+    looks = 0
+    look = world.positions._topic_ids.look
+
+    def count() -> float | None:
+        nonlocal looks
+        looks += 1
+        assert looks < 100
+        return look()
+
+    monkeypatch.setattr(world.positions._topic_ids, "look", count)
+    world.assignment.remove([A])
+    world.pass_time(CONFIRMATION_SECONDS)
+    assert world.positions._pause is None and looks < 100

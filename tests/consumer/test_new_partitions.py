@@ -216,6 +216,27 @@ def test_an_explicit_commit_of_an_old_position_is_refused(cluster: Cluster) -> N
     assert cluster.admin.list_group_offsets(group, [partition]) == {partition: None}
 
 
+def test_a_commit_of_a_suspended_partition_is_not_stored_for_the_new_topic(cluster: Cluster) -> None:
+    """The metadata contains the new topic, but the position still belongs to the former one."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition, group = TopicPartition(cluster.topic, 0), f"group-{cluster.topic}"
+    options: Any = {"group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with cluster.consumer(**options) as consumer:
+        consumer.assign([partition])
+        assert read(consumer.poll, len(OLD)) == OLD
+        state = consumer._core.assignment.partitions[partition]
+        cluster.create_again()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not state.is_suspended:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(BrokerError, match="the offset is that of the former topic"):
+            consumer.commit()
+        assert read(consumer.poll, len(NEW)) == NEW
+    assert cluster.admin.list_group_offsets(group, [partition]) == {partition: None}
+
+
 def test_without_a_reset_no_old_position_is_committed_for_a_new_topic(cluster: Cluster) -> None:
     cluster.create(cluster.topic)
     cluster.write(cluster.topic, OLD)

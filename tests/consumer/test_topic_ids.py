@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TopicIds`: another id of a topic counts only if the metadata has it for some time."""
+"""`TopicIds` and `KnownPartitions`: another id of a topic counts only if the metadata has it for some time, and offsets
+stay with the topic to which they belong."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from kcodec import TopicPartition
-from kcodec.consumer.assignment import RESET, Assignment
+from kcodec import OffsetAndMetadata, TopicPartition
+from kcodec.cluster.values import Partition, Topic
+from kcodec.consumer import known_partitions
+from kcodec.consumer.assignment import RESET, Assignment, PartitionState
 from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.topic_ids import CONFIRMATION_SECONDS, TopicIds
 from kcodec.errors import OffsetOutOfRangeError
@@ -46,8 +49,8 @@ class World:
         self.metadata: ScriptedMetadata = metadata
         self.assignment = Assignment(nullcontext(), lambda action: action())
         self.begun: list[TopicPartition] = []
-        known = KnownPartitions(metadata)
-        self.ids = TopicIds(metadata, self.assignment, known, can_fail=can_fail, on_new_topic=self.begun.extend)
+        self.known = KnownPartitions(metadata, self.assignment)
+        self.ids = TopicIds(metadata, self.assignment, self.known, can_fail=can_fail, on_new_topic=self.begun.extend)
         self.assignment.add([FIRST, SECOND])
         for partition in (FIRST, SECOND):
             self.assignment.seek(partition, 3)
@@ -59,6 +62,24 @@ class World:
         self.metadata.updates += 1
         self.metadata.id = topic_id or self.metadata.id
         return self.ids.look()
+
+    def confirm(self, topic_id: UUID) -> None:
+        """Receive metadata with a new id until it is confirmed."""
+        for seconds in (0.0, CONFIRMATION_SECONDS, 0.1):
+            self.respond(topic_id, seconds)
+
+    def state(self, partition: TopicPartition = FIRST) -> PartitionState:
+        return self.assignment.partitions[partition]
+
+    def commit(self, offset: int, partition: TopicPartition = FIRST) -> None:
+        self.known.note_commit({partition: OffsetAndMetadata(offset)}, self.assignment.states([partition]))
+
+    def assign_again(self, partition: TopicPartition = FIRST) -> PartitionState:
+        """Take the partition away, and assign it again."""
+        self.assignment.remove([partition])
+        self.assignment.add([partition])
+        self.ids.look()
+        return self.state(partition)
 
     def fetchable(self) -> list[bool]:
         return [self.assignment.partitions[one].is_fetchable for one in (FIRST, SECOND)]
@@ -136,3 +157,131 @@ def test_without_a_reset_a_new_topic_is_an_error_without_a_position() -> None:
     assert not world.assignment.consumed() and not world.assignment.completed()
     with pytest.raises(OffsetOutOfRangeError, match="so the position 3 is a position in another log"):
         raise state.error
+
+
+def test_partitions_that_are_no_longer_assigned_end_the_wait() -> None:
+    """Otherwise the flow of the positions would call `look` again and again without a pause."""
+    world = World()
+    assert world.respond(uuid4()) == CONFIRMATION_SECONDS
+    world.assignment.remove([FIRST, SECOND])
+    world.metadata.now += 2 * CONFIRMATION_SECONDS
+    assert world.ids.look() is None
+
+
+def test_a_topic_that_is_missing_in_the_metadata_ends_the_wait() -> None:
+    """The new id must then stay for the whole time again. A missing topic is not fetched, as it has no leaders."""
+    world = World()
+    new = uuid4()
+    assert world.respond(new) == CONFIRMATION_SECONDS
+    world.metadata.id = None
+    assert world.respond(None, 2 * CONFIRMATION_SECONDS) is None and world.fetchable() == [True, True]
+    assert world.respond(new) == CONFIRMATION_SECONDS and world.fetchable() == [False, False]
+    world.confirm(new)
+    assert world.begun == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("has_passed", [False, True])
+def test_a_partition_that_is_added_does_not_delay_the_confirmation(has_passed: bool) -> None:
+    """The added partition has the new id at once."""
+    world = World()
+    world.assignment.remove([SECOND])
+    new = uuid4()
+    world.respond(new)
+    if has_passed:
+        world.metadata.now += CONFIRMATION_SECONDS
+        world.ids.look()
+    world.assignment.add([SECOND])
+    world.respond()
+    for _ in range(2):
+        world.respond(None, CONFIRMATION_SECONDS)
+    assert world.begun == [FIRST] and world.state(SECOND).topic_id == new
+    assert not world.state(FIRST).is_suspended and not world.state(SECOND).is_suspended
+
+
+def test_another_cluster_may_lack_the_topic_at_first() -> None:
+    world = World()
+    world.metadata.cluster_id, world.metadata.id = "b", None
+    world.respond()
+    world.confirm(uuid4())
+    assert not world.begun and world.fetchable() == [True, True]
+
+
+def test_a_skipped_partition_stays_skipped_when_its_topic_is_created_again() -> None:
+    world = World()
+    world.assignment.remove([SECOND])
+    world.assignment.add([SECOND])
+    world.assignment.skip([SECOND])
+    world.ids.look()
+    world.confirm(uuid4())
+    assert world.begun == [FIRST]
+    assert world.state(SECOND).is_skipped and world.state(SECOND).awaiting is None
+
+
+def test_a_commit_during_the_confirmation_is_that_of_the_old_topic() -> None:
+    """The position belongs to the old topic, although the metadata contains the new one."""
+    world = World()
+    new = uuid4()
+    world.respond(new)
+    world.commit(3)
+    world.confirm(new)
+    assert world.known.is_of_old_topic(world.assign_again(), 3)
+
+
+def test_a_commit_while_the_topic_is_missing_is_that_of_the_old_topic() -> None:
+    world = World()
+    world.metadata.id = None
+    world.respond()
+    world.commit(3)
+    world.respond(uuid4())
+    assert world.known.is_of_old_topic(world.assign_again(), 3)
+
+
+def test_a_commit_of_the_new_topic_is_not_considered_old() -> None:
+    """This also holds if a broker with older metadata then responds with the former id."""
+    world = World()
+    old, new = world.metadata.id, uuid4()
+    world.commit(3)
+    world.confirm(new)
+    world.commit(3)
+    assert not world.known.is_of_old_topic(world.state(), 3)
+    world.respond(old)
+    assert not world.known.is_of_old_topic(world.state(), 3)
+
+
+def test_a_commit_in_one_cluster_is_not_compared_with_topics_of_another() -> None:
+    world = World()
+    world.commit(3)
+    world.metadata.cluster_id = "b"
+    world.respond(uuid4())
+    assert not world.known.is_of_old_topic(world.assign_again(), 3)
+
+
+def test_the_number_of_remembered_commits_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest commits remain, and those of assigned partitions."""
+    monkeypatch.setattr(known_partitions, "MAX_REMEMBERED", 10)
+    world = World()
+    world.commit(3)
+    others = [TopicPartition(f"topic-{number}", 0) for number in range(100)]
+    for other in others:
+        world.commit(1, other)
+    found = world.known._commits
+    assert {FIRST, *others[-10:]} <= found.keys() and len(found) <= 10 + len(world.assignment.partitions)
+    world.respond(uuid4())
+    assert world.known.is_of_old_topic(world.assign_again(), 3)
+    world.assignment.add(others[-1:])
+    world.ids.look()
+    assert world.known.is_of_old_topic(world.state(others[-1]), 1)
+
+
+def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics come and go. A topic that was deleted a short time ago is still known."""
+    monkeypatch.setattr(known_partitions, "MAX_REMEMBERED", 10)
+    metadata: Any = ScriptedMetadata()
+    metadata.needs_all_topics, metadata.updates_of_all = False, 0
+    known = KnownPartitions(metadata, Assignment(nullcontext(), lambda action: action()))
+    for number in range(100):
+        metadata.topics = {f"topic-{number}": Topic(f"topic-{number}", partitions={0: Partition(1, 0)})}
+        known.note([])
+    assert known._topics is not None and len(known._topics) <= 10 + 1
+    metadata.id = uuid4()
+    assert known.is_new(TopicPartition("topic-95", 0))

@@ -6,11 +6,13 @@ in virtual time. The same points against real brokers: test_session_broker.py.
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from session_script import IN, Script, SessionWorld
 from transaction_script import CUT, HANG, LOST
 
+from kcodec.cluster.values import Topic
 from kcodec.errors import TransactionStateError, UnknownOutcomeError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata
@@ -228,3 +230,25 @@ def test_moved_positions_are_committed_also_where_nothing_was_delivered() -> Non
     assert block.moved(script.consumer.assignment.partitions) == {IN[1]: OffsetAndMetadata(12, "", 3)}
     script.end(block)
     assert script.world.committed[IN[1]] == 12
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_no_offsets_are_committed_for_a_topic_that_is_replaced_during_the_commit(begins_again: bool) -> None:
+    """The metadata contains the new topic while the commit waits for a rebalance."""
+    script = Script()
+    cluster, assignment = script.world.cluster, script.consumer.assignment
+    cluster.topics["in"] = Topic("in", UUID(int=1))
+    for state in assignment.partitions.values():
+        state.topic_id = UUID(int=1)
+    block = script.worked()
+    script.world.run(script.membership.group_lock.acquire(1.0))
+    ending = script.ending(block)
+    script.world.pass_time(0.1)
+    cluster.topics["in"] = Topic("in", UUID(int=2))
+    if begins_again:
+        for state in list(assignment.partitions.values()):
+            assignment.begin_again(state, UUID(int=2))
+    script.membership.group_lock.release()
+    script.world.pass_time(1.0)
+    assert ending.done and ending.error is None and block.committed
+    assert "TxnOffsetCommit" not in script.wire() and script.world.committed == dict.fromkeys(IN, 10)

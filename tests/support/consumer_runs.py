@@ -24,7 +24,7 @@ class Offsets:
         self.failing: BaseException | None = None
 
     def commit(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float, **more: Any
     ) -> Flow[None]:
         yield from ()
         if self.failing is not None:

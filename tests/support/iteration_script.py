@@ -78,7 +78,7 @@ class StoredOffsets:
         self.unstable: set[TopicPartition] = set()
 
     def commit(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float, **more: Any
     ) -> Flow[None]:
         yield from ()
         found = {partition: each.offset for partition, each in offsets.items()}

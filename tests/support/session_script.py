@@ -147,7 +147,7 @@ class ScriptedConsumer:
         self.assignment = Assignment(nullcontext(), world.scheduler.call_soon)
         self.callbacks: Any = ScriptedCallbacks()
         self.wake = Signal()
-        self.known_partitions = KnownPartitions(world.cluster)
+        self.known_partitions = KnownPartitions(world.cluster, self.assignment)
         self.settings = SETTINGS
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
         self.committed_offsets = self.fetcher = self

@@ -316,7 +316,7 @@ class Consumer(ClientBase):
         self._core.check_open()
         self._core.need_group("commit_async")
         check_callbacks(callback=callback)
-        given = self._core.commits.requested() if offsets is None else check_offsets(offsets)
+        given = None if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:

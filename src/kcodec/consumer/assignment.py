@@ -60,7 +60,8 @@ class PartitionState:
     is_added:       Whether the application added it to the partitions of the group, so that no rebalance revokes it.
     is_skipped:     Whether the application does not read it although the group assigns it. It then has no position.
     has_moved:      Whether the position has moved past records, markers or aborted records since it was set.
-    topic_ids:      Ids that the topic had while the partition was assigned, with the present one.
+    topic_id:       Id of the topic to which the position belongs; None while it is unknown.
+    former_topic_ids: Ids that the topic had before that one while the partition was assigned.
     high_watermark, last_stable_offset, log_start_offset: Values of the last response; -1 if unknown.
     """
 
@@ -82,7 +83,8 @@ class PartitionState:
     is_added: bool = False
     is_skipped: bool = False
     has_moved: bool = False
-    topic_ids: frozenset[UUID] = frozenset()
+    topic_id: UUID | None = None
+    former_topic_ids: frozenset[UUID] = frozenset()
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
@@ -185,6 +187,16 @@ class PartitionState:
             and not self.is_held_back
             and not self.is_suspended
             and not self.is_revoking
+        )
+
+    def is_of_other_topic(self, topic_id: UUID | None) -> bool:
+        """Return whether the position does not belong to the topic with this id. None: the id is unknown, so return
+        False. Also return False for a former id, because a broker with older metadata can respond with it."""
+        return (
+            topic_id is not None
+            and self.topic_id is not None
+            and topic_id != self.topic_id
+            and topic_id not in self.former_topic_ids
         )
 
     @property
@@ -414,6 +426,7 @@ class Assignment:
 
         The partition gets a new state, as after another assignment. Offsets of the former topic are then not committed.
         """
+        former = state.former_topic_ids if state.topic_id is None else state.former_topic_ids | {state.topic_id}
         with self.lock:
             state.version = 0
             state.leave_chunk()
@@ -426,7 +439,8 @@ class Assignment:
                 is_held_back=state.is_held_back,
                 is_revoking=state.is_revoking,
                 is_added=state.is_added,
-                topic_ids=state.topic_ids | {topic_id},
+                topic_id=topic_id,
+                former_topic_ids=former,
             )
             if error is not None:
                 self.note_error(new, error)
@@ -496,9 +510,19 @@ class Assignment:
                 state.is_revoking = True
         self._has_changed()
 
-    def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Count committed records as completed."""
+    def states(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, PartitionState]:
+        """Any thread: return the states of these partitions, or of all. Leave out those that are not assigned."""
+        with self.lock:
+            chosen = self.partitions if partitions is None else partitions
+            return {state.topic_partition: state for state in self._assigned(chosen)}
+
+    def note_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], states: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        """Count committed records as completed. The offsets belong to these states. A partition that has got another
+        state since then is ignored."""
         with self.lock:
             for state in self._assigned(offsets):
                 committed = offsets[state.topic_partition]
-                state.complete_to(committed.offset, committed.leader_epoch)
+                if states.get(state.topic_partition) is state:
+                    state.complete_to(committed.offset, committed.leader_epoch)

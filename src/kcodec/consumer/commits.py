@@ -23,6 +23,8 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import seconds_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+#: The states of the partitions at the time of the request for a commit.
+States = Mapping[TopicPartition, PartitionState]
 #: Called with the offsets and None, or an error.
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
 log = logging.getLogger("kcodec.consumer")
@@ -84,7 +86,7 @@ class _CommitRequest:
 
     def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Remove partitions that were revoked meanwhile, because a commit of another generation must not include
-        them."""
+        them. Also remove partitions that begin again, because their offsets belong to a deleted topic."""
         return {
             partition: offset
             for partition, offset in self.offsets.items()
@@ -98,7 +100,7 @@ class Commits:
     committed: The committed offsets; None for a consumer without a group.
     member:    Returns the current identity for a commit.
     is_obsolete: Returns whether the position of a partition is that of a topic that was deleted.
-    on_commit: Called with the offsets of a commit before it is sent.
+    on_commit: Called with the offsets of a commit, and the states to which they belong, before it is sent.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Commits:
         clock: Clock,
         member: Callable[[], ConsumerGroupMetadata],
         is_obsolete: Callable[[PartitionState], bool] = lambda state: False,
-        on_commit: Callable[[Iterable[tuple[TopicPartition, OffsetAndMetadata]]], None] = lambda offsets: None,
+        on_commit: Callable[[Offsets, States], None] = lambda offsets, states: None,
     ) -> None:
         self._committed = committed
         self._assignment = assignment
@@ -149,8 +151,14 @@ class Commits:
         assignment = self._assignment
         source = assignment.completed if self._settings.enable_auto_offset_store else assignment.stored
         found = source(partitions, is_kept=is_kept)
-        obsolete = assignment.chosen(self._is_obsolete)
-        return {name: offset for name, offset in found.items() if name not in obsolete} if obsolete else found
+        return self._without_obsolete(found, assignment.states(found))
+
+    def _without_obsolete(self, offsets: Offsets, states: States) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            name: offset
+            for name, offset in offsets.items()
+            if (state := states.get(name)) is None or not self._is_obsolete(state)
+        }
 
     def forget(self) -> None:
         """Forget the last commit, as other members may have committed since."""
@@ -164,18 +172,26 @@ class Commits:
             self._due = now + self._settings.auto_commit_interval
         elif now >= self._due:
             self._due = now + self._settings.auto_commit_interval
-            self.put(self._automatic(is_kept=True), None)
+            states = self._assignment.states()
+            self._put(self._automatic(is_kept=True), states)
 
     def is_due(self, now: float) -> bool:
         """Return whether the next request for records commits."""
         return self.is_automatic and self._due is not None and now >= self._due
 
-    def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
-        """Any thread: commit in the background. With `is_forced`, also commit offsets that are equal to those of the
-        last commit."""
+    def put(self, offsets: Offsets | None, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
+        """Any thread: commit in the background. Without offsets, commit those of `requested`. With `is_forced`, also
+        commit offsets that are equal to those of the last commit."""
+        states = self._assignment.states(offsets)
+        self._put(self.requested() if offsets is None else offsets, states, on_committed, is_forced=is_forced)
+
+    def _put(
+        self, offsets: Offsets, before: States, on_committed: OnCommitted | None = None, *, is_forced: bool = False
+    ) -> None:
+        """See `put`. `before` has the states before the offsets were read. If the loop has begun a partition again
+        since then, the offset could belong to the former topic, and it is not committed."""
         with self._assignment.lock:
-            there = self._assignment.partitions
-            states = {partition: there[partition] for partition in offsets if partition in there}
+            states = {partition: before[partition] for partition in offsets if partition in before}
             callbacks = [] if on_committed is None else [(on_committed, dict(offsets))]
             request = _CommitRequest(dict(offsets), callbacks, is_forced, states)
             last = self.queue[-1] if self.queue else None
@@ -214,8 +230,10 @@ class Commits:
         error: BaseException | None = None
         try:
             offsets = request.still_ours()
+            if not request.is_forced:
+                offsets = self._without_obsolete(offsets, request.states)
             if request.is_forced or offsets != self._last:
-                yield from self.commit(offsets, self._settings.default_api_timeout)
+                yield from self._commit(offsets, request.states, self._settings.default_api_timeout)
             if request.is_forced and (gone := request.offsets.keys() - offsets.keys()):
                 error = broker_error(
                     ErrorCode.ILLEGAL_GENERATION,
@@ -238,9 +256,13 @@ class Commits:
 
     def commit_in_turn(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """Commit after the background commits that were requested before, and before those that are requested later.
-        Otherwise older offsets could replace newer ones. Wait for the response. Raise the errors of `commit`."""
+        Otherwise older offsets could replace newer ones. Wait for the response.
+
+        Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError.
+        """
+        states = self._assignment.states(offsets)
         if not self._pending():
-            yield from self.commit(offsets, timeout)
+            yield from self._commit(offsets, states, timeout)
             return
         deadline, turn = self._clock() + timeout, _Turn()
         with self._assignment.lock:
@@ -252,14 +274,13 @@ class Commits:
                 if left <= 0:
                     raise _previous_commit_late(timeout)
                 yield from wait(turn.changed, left)
-            yield from self.commit(offsets, max(deadline - self._clock(), 0.0), timeout)
+            yield from self._commit(offsets, states, max(deadline - self._clock(), 0.0), timeout)
         finally:
             turn.is_over = True
             turn.changed.set()
 
-    def commit(self, offsets: Offsets, timeout: float, limit: float | None = None) -> Flow[None]:
-        """Commit, and wait for the response. `limit` is the time limit of the whole call in seconds, for messages.
-        Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError."""
+    def _commit(self, offsets: Offsets, states: States, timeout: float, limit: float | None = None) -> Flow[None]:
+        """Commit, and wait for the response. `limit` is the time limit of the whole call in seconds, for messages."""
         if self._committed is None:
             raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
@@ -277,10 +298,13 @@ class Commits:
             is_epoch = self._settings.group_protocol == "consumer"
             member = self._member if is_epoch else self._member()
             left = max(deadline - self._clock(), 0.0)
-            self._on_commit(offsets.items())
-            yield from self._committed.commit(offsets, member, left, limit)
-            self._last = dict(offsets)
-            self._assignment.note_committed(offsets)
+            self._on_commit(offsets, states)
+            # The topic of a partition may be replaced while the commit waits, or is in flight.
+            topic_ids = {name: state.topic_id for name, state in states.items() if state.topic_id is not None}
+            yield from self._committed.commit(offsets, member, left, limit, topic_ids=topic_ids)
+            there = self._assignment.partitions
+            self._last = {name: one for name, one in offsets.items() if there.get(name) is states.get(name)}
+            self._assignment.note_committed(offsets, states)
         finally:
             self._commit_lock.release()
 

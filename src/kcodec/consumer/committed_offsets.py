@@ -122,11 +122,15 @@ class CommittedOffsets:
         group_metadata: Member,
         timeout: float,
         limit: float | None = None,
+        *,
+        topic_ids: Mapping[TopicPartition, UUID] | None = None,
     ) -> Flow[None]:
         """Commit positions: the next offsets to read, not those of the last records.
 
-        timeout: Remaining time in seconds.
-        limit:   Time limit of the whole call in seconds, for errors, if the call has waited before.
+        timeout:   Remaining time in seconds.
+        limit:     Time limit of the whole call in seconds, for errors, if the call has waited before.
+        topic_ids: Ids of the topics to which the offsets belong, if they are known. The others belong to the topics
+                   that the metadata contains now.
 
         The request is repeated until there is a response, because a repeat changes nothing. Raise BrokerError with one
         of GROUP_CODES if the group no longer accepts commits of this member. Raise BrokerError for one partition if its
@@ -141,9 +145,11 @@ class CommittedOffsets:
             metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]
         ) -> Flow[Outcome[TopicPartition, None]]:
             some = {partition: offsets[partition] for partition in items}
-            handler = offset_commit_handler(self._cluster, self.group_id, some, metadata)
+            handler = offset_commit_handler(self._cluster, self.group_id, some, metadata, topic_ids=ids)
             return request_items(self._context, items, handler, deadline)
 
+        present = {partition: self._cluster.topic_id(partition.topic) for partition in offsets}
+        ids = {**{partition: found for partition, found in present.items() if found is not None}, **(topic_ids or {})}
         outcome = yield from _as_member(group_metadata, list(offsets), deadline, send)
         value_of(outcome, self.group_id)
 
@@ -202,23 +208,33 @@ class _GroupCoordinator(CoordinatorOf):
 class _RequestedTopics:
     """The topics of a request by name and id. A response is read with the ids of its request."""
 
-    def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[TopicPartition, UUID] | None = None,
+    ) -> None:
         self._cluster = cluster
         self._names: dict[UUID, str] = {}
-        topics = {partition.topic for partition in partitions}
-        #: The ids at the time of the call. The offsets of a commit belong to these topics, and to none that is created
-        #: later with the same name.
-        self.ids = {topic: cluster.topic_id(topic) for topic in topics}
-        self.have_ids = None not in self.ids.values()
+        given = topic_ids or {}
+        present = {topic: cluster.topic_id(topic) for topic in {partition.topic for partition in partitions}}
+        self.have_ids = None not in present.values()
+        #: For a commit: the offsets belong to the topics with these ids, and to none that is created later with the
+        #: same name. They are the given ids, or those at the time of the call.
+        self._ids = {each: given.get(each) or present[each.topic] or NO_UUID for each in partitions}
 
-    def is_replaced(self, topic: str) -> bool:
-        """Return whether a topic has another id than at the time of the call."""
-        return self._cluster.topic_id(topic) not in (None, self.ids[topic])
+    def is_replaced(self, partition: TopicPartition) -> bool:
+        """Return whether the topic of a partition has another id than the one for a commit."""
+        return self._cluster.topic_id(partition.topic) not in (None, self._ids[partition])
 
-    def first_id_of(self, topic: str) -> UUID:
-        """Return the id of a topic at the time of the call, for a commit."""
-        found = self.ids[topic] or NO_UUID
-        self._names[found] = topic
+    def by_commit_id(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, UUID], list[int]]:
+        """Return the partitions of each topic for a commit, by its name and id. Partitions of one name can belong to
+        different topics."""
+        found: dict[tuple[str, UUID], list[int]] = {}
+        for partition in partitions:
+            topic_id = self._ids[partition]
+            self._names[topic_id] = partition.topic
+            found.setdefault((partition.topic, topic_id), []).append(partition.partition)
         return found
 
     def id_of(self, topic: str) -> UUID:
@@ -342,7 +358,7 @@ def _committed(
 ) -> Iterator[tuple[TopicPartition, ItemResult]]:
     """Yield the results of a commit. If a topic was deleted and created again, a repeat cannot help."""
     for partition, result in partition_codes(response, some, topics.name_of):
-        if result.code == ErrorCode.UNKNOWN_TOPIC_ID and topics.is_replaced(partition.topic):
+        if result.code == ErrorCode.UNKNOWN_TOPIC_ID and topics.is_replaced(partition):
             text = "the topic was deleted and created again, and the offset is that of the former topic"
             yield partition, ItemResult(ErrorCode.INCONSISTENT_TOPIC_ID, None, text)
         else:
@@ -354,10 +370,12 @@ def offset_commit_handler(
     group_id: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group_metadata: ConsumerGroupMetadata | None = None,
+    *,
+    topic_ids: Mapping[TopicPartition, UUID] | None = None,
 ) -> ApiHandler[TopicPartition, None]:
     """Return the handler of OffsetCommit for `request_items`. If `group_metadata` is None, the group is empty and no
-    member is checked."""
-    topics = _RequestedTopics(cluster, offsets)
+    member is checked. For `topic_ids`, see `CommittedOffsets.commit`."""
+    topics = _RequestedTopics(cluster, offsets, topic_ids)
     metadata = group_metadata or ConsumerGroupMetadata(group_id)
 
     def of(topic: str, number: int) -> Any:
@@ -379,9 +397,9 @@ def offset_commit_handler(
             group_instance_id=metadata.group_instance_id,
             topics=[
                 OffsetCommitRequestTopic(
-                    name=topic, topic_id=topics.first_id_of(topic), partitions=[of(topic, number) for number in numbers]
+                    name=topic, topic_id=topic_id, partitions=[of(topic, number) for number in numbers]
                 )
-                for topic, numbers in by_topic(some).items()
+                for (topic, topic_id), numbers in topics.by_commit_id(some).items()
             ],
         ),
         lambda response, some: _committed(response, some, topics),

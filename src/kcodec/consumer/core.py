@@ -110,7 +110,7 @@ class ConsumerCore:
         self.committed_offsets = CommittedOffsets(cluster, settings.group_id, settings) if settings.group_id else None
         # The epoch of a member is checked by the coordinator of a KIP-848 group, and of no other.
         member = self._member if settings.group_protocol == "consumer" else None
-        self.known_partitions = KnownPartitions(cluster)
+        self.known_partitions = KnownPartitions(cluster, assignment)
         self._positions = Positions(
             *(cluster, assignment, self.committed_offsets, settings),
             member=member,

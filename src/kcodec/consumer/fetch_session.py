@@ -69,8 +69,8 @@ class FetchSession:
         if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
             self.epoch = self._first_epoch  # a session has either names or ids, so the old session ends
         self._has_ids = has_ids
-        ids = {partition.topic: one.topic_id for partition, one in partitions.items()} if has_ids else {}
-        self._by_id = {topic_id.int: topic for topic, topic_id in ids.items()}
+        # Partitions of one topic have different ids while it is being replaced.
+        self._by_id = {one.topic_id.int: partition.topic for partition, one in partitions.items()} if has_ids else {}
         changed, left = self._changes(partitions)
         self._sent_epoch = self.epoch
         self._partitions = dict(partitions)

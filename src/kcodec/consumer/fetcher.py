@@ -28,7 +28,6 @@ import logging
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import Any, Final
-from uuid import UUID
 
 from kcodec.cluster.metadata import NO_UUID, Cluster, Partition
 from kcodec.consumer.assignment import Assignment, PartitionState
@@ -359,15 +358,13 @@ class Fetcher:
 
     def _requests(self, places: list[_Place]) -> Plan:
         """Return the partitions of a request with their offsets and sizes."""
-        topic_ids: dict[str, UUID] = {}
         without_epoch_at, larger = self._responses.without_epoch_at, self._responses.larger
         usual_bytes = self.settings.max_partition_fetch_bytes
         plan: Plan = {}
         for state, known, offset, last_epoch in places:
             partition = state.topic_partition
-            topic_id = topic_ids.get(partition.topic)
-            if topic_id is None:
-                topic_id = topic_ids[partition.topic] = self.cluster.topic_id(partition.topic) or NO_UUID
+            # The position belongs to this topic, even if the metadata already contains a newer one of the same name.
+            topic_id = state.topic_id or self.cluster.topic_id(partition.topic) or NO_UUID
             leader_epoch = -1 if known is None else known.leader_epoch
             if without_epoch_at and without_epoch_at.get(partition, -2) == leader_epoch:
                 last_epoch = -1
@@ -397,7 +394,7 @@ class Fetcher:
         is_aside = channel == ASIDE
         session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
-        # The ids of a topic's partitions are one object.
+        # The ids of a topic's partitions are usually one object.
         has_ids = NO_UUID not in {id(one.request.topic_id): one.request.topic_id for one in plan.values()}.values()
 
         def build(version: int) -> FetchRequest:

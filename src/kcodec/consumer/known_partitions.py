@@ -9,14 +9,18 @@ partition. It therefore begins at the first record. KIP-1327 describes how Java'
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.consumer.assignment import PartitionState
+from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.offsets import HIGHEST_PARTITION, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
+
+_K = TypeVar("_K")
+#: Maximum number of topics, and of commits, that are remembered although the consumer does not read them.
+MAX_REMEMBERED: Final = 10_000
 
 
 class _KnownTopic(NamedTuple):
@@ -32,23 +36,32 @@ class _KnownTopic(NamedTuple):
 
 
 class KnownPartitions:
-    """The topics and partitions that one consumer has found since it subscribed.
+    """The topics and partitions that one consumer has found since it subscribed, and its last commits.
 
-    ids: The last known id of each topic that was assigned.
+    They are remembered after the consumer has stopped reading a topic, or the topic was deleted, because a topic of the
+    same name may be created later. Of these, the oldest are forgotten from MAX_REMEMBERED on.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
         self._cluster = cluster
+        self._assignment = assignment
         self._topics: dict[str, _KnownTopic] | None = None
         #: Whether all topics of the cluster are in `_topics`.
         self._are_all = False
-        self.ids: dict[str, UUID] = {}
-        #: The last offset that this consumer has committed in a partition, and the id of its topic.
+        #: The last offset that this consumer has committed in a partition, and the id of its topic. The last is the
+        #: newest.
         self._commits: dict[TopicPartition, tuple[int, UUID]] = {}
 
     def forget(self) -> None:
         """Forget the topics and partitions, because another subscription follows."""
         self._topics = None
+
+    def forget_ids(self) -> None:
+        """Forget the ids of topics, because the client has moved to another cluster, in which all topics have other
+        ids."""
+        self._commits.clear()
+        if self._topics is not None:
+            self._topics = {name: known._replace(topic_id=None) for name, known in self._topics.items()}
 
     def note(self, assigned: Iterable[TopicPartition]) -> None:
         """Remember the partitions that exist now, unless their topic is known already.
@@ -67,28 +80,43 @@ class KnownPartitions:
             is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in existing
             if name not in self._topics and (topic.partitions or is_missing):
                 self._topics[name] = _KnownTopic(cluster.topic_id(name), len(topic.partitions))
+        if not self._are_all:
+            _forget_oldest(self._topics, cluster.topics)
         if is_first:
             for name in existing - self._topics.keys():
                 self._topics[name] = _KnownTopic(None, HIGHEST_PARTITION + 1)
 
-    def note_commit(self, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
+    def note_commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], states: Mapping[TopicPartition, PartitionState]
+    ) -> None:
         """Remember offsets that are about to be committed. Before OffsetCommit version 10, a request contains only the
-        name of the topic. The broker then stores the offset even if it belongs to a former topic of this name."""
-        for partition, committed in offsets:
-            topic_id = self._cluster.topic_id(partition.topic) or self.ids.get(partition.topic)
+        name of the topic. The broker then stores the offset even if it belongs to a former topic of this name.
+
+        states: The states to which the offsets belong. The metadata may already contain the id of a newer topic.
+        """
+        for partition, committed in offsets.items():
+            topic_id = self._id_of(partition, states.get(partition))
+            self._commits.pop(partition, None)
             if topic_id is not None:
                 self._commits[partition] = committed.offset, topic_id
+        _forget_oldest(self._commits, self._assignment.partitions)
 
-    def is_of_old_topic(self, partition: TopicPartition, committed: int) -> bool:
+    def is_of_old_topic(self, state: PartitionState, committed: int) -> bool:
         """Return whether this consumer committed the offset for a topic that has been deleted since then."""
-        offset, topic_id = self._commits.get(partition, (-1, None))
-        present = self._cluster.topic_id(partition.topic)
+        offset, topic_id = self._commits.get(state.topic_partition, (-1, None))
+        present = self._id_of(state.topic_partition, state)
         return offset == committed and present is not None and topic_id != present
+
+    def _id_of(self, partition: TopicPartition, state: PartitionState | None) -> UUID | None:
+        """Return the id of the topic to which the position belongs. Without a position, it is the id in the
+        metadata."""
+        if state is not None and state.topic_id is not None:
+            return state.topic_id
+        return self._cluster.topic_id(partition.topic)
 
     def is_replaced(self, state: PartitionState) -> bool:
         """Any thread: return whether the position of a partition belongs to a former topic of the same name."""
-        topic_id = self._cluster.topic_id(state.topic_partition.topic)
-        return bool(state.topic_ids) and topic_id is not None and topic_id not in state.topic_ids
+        return state.is_of_other_topic(self._cluster.topic_id(state.topic_partition.topic))
 
     def is_obsolete(self, state: PartitionState) -> bool:
         """Any thread: return whether the topic of a partition has been replaced, or is missing in the metadata.
@@ -110,3 +138,10 @@ class KnownPartitions:
         topic_id = self._cluster.topic_id(partition.topic)
         is_other = None not in (known.topic_id, topic_id) and known.topic_id != topic_id
         return is_other or partition.partition >= known.partitions
+
+
+def _forget_oldest(known: dict[_K, Any], read: Collection[_K]) -> None:
+    """Remove the oldest entries, so that at most MAX_REMEMBERED are left of those that the consumer does not read."""
+    if len(known) > MAX_REMEMBERED + len(read):
+        for key in [key for key in known if key not in read][:-MAX_REMEMBERED]:
+            del known[key]

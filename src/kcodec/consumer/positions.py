@@ -91,7 +91,7 @@ class Positions:
         self.settings = settings
         self.member = member
         self.now = now or int
-        self.known = known or KnownPartitions(cluster)
+        self.known = known or KnownPartitions(cluster, assignment)
         can_fail = settings.auto_offset_reset == "none"
         self._topic_ids = TopicIds(cluster, assignment, self.known, can_fail=can_fail, on_new_topic=on_new_topic)
         #: Seconds until the ids of topics are to be compared again; None if no id has to be confirmed.
@@ -105,8 +105,6 @@ class Positions:
         self._running: dict[_Group, int] = {}
         #: What ended a request otherwise than by an error of Kafka.
         self._failure: BaseException | None = None
-        #: Value of `cluster.updates` when the ids of topics were last compared.
-        self._updates = -1
         #: Version of the state, and leader epoch with which the position was found to be valid.
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -149,7 +147,7 @@ class Positions:
         self._pause = self._topic_ids.look()
         groups: dict[_Group, list[PartitionState]] = {}
         for state in list(partitions.values()):
-            if state.error is not None or state.is_revoking:
+            if state.error is not None or state.is_revoking or state.is_suspended:
                 continue
             self._note_leader_epoch(state)
             if state.awaiting is None or self._under_way.get(state.topic_partition) == _key(state):
@@ -244,9 +242,12 @@ class Positions:
             self._rouse()
 
     def _current(self, item: TopicPartition, key: _Key) -> PartitionState | None:
-        """Return the state to which the response applies; None after a seek or another assignment."""
+        """Return the state to which the response applies; None after a seek or another assignment. While the topic may
+        have been deleted and created again, no response applies: it can be that of the new topic."""
         state = self.assignment.partitions.get(item)
-        return state if state is not None and state.error is None and _key(state) == key else None
+        if state is None or state.error is not None or state.is_suspended:
+            return None
+        return state if _key(state) == key else None
 
     def _ended(self, item: TopicPartition, key: _Key, error: KcodecError) -> bool:
         """Return whether an error is final for this partition."""
@@ -293,7 +294,7 @@ class Positions:
                 return
             with self.assignment.lock:
                 reset = self.settings.auto_offset_reset
-                if found is not None and self.known.is_of_old_topic(item, found.offset):
+                if found is not None and self.known.is_of_old_topic(state, found.offset):
                     text = "%s: the committed offset %d is that of a topic that was deleted and created again"
                     log.warning(text, item, found.offset)
                     state.awaiting, state.reset_to = RESET, None if reset == "none" else "earliest"

@@ -5,6 +5,7 @@ it kept its position, it would skip records of the new topic without an error.
 A broker with older metadata can respond with a former id of the topic. A new id is therefore accepted only if the
 metadata contains no other id for CONFIRMATION_SECONDS, and if a response after this time contains the new id again.
 Until then, the partitions are suspended. An id that the topic had while a partition was assigned does not count as new.
+If the metadata lacks the topic meanwhile, the partitions are not suspended, and CONFIRMATION_SECONDS begin again later.
 
 After the client has moved to another cluster, the ids are not compared. In the other cluster, a topic has another id
 even if its records are copies. Brokers before Kafka 2.8 have no topic ids.
@@ -45,6 +46,13 @@ class _NewId:
 class TopicIds:
     """The ids of the topics that one consumer reads.
 
+    `look` compares the id in the metadata with the id of the topic to which a position belongs:
+
+        the metadata has no id      The partition is read, if possible: the topic is missing, or brokers have no ids.
+        the position has no id      The position gets the id of the metadata, and the partition is read.
+        the same id, or a former id The partition is read.
+        another id                  The partition is suspended. When the id is confirmed, reading begins again.
+
     can_fail:     Whether `poll` raises an error for a new topic, as with auto_offset_reset="none".
     on_new_topic: Called with the partitions whose topic was deleted and created again.
     """
@@ -65,51 +73,63 @@ class TopicIds:
         self._on_new_topic = on_new_topic
         self._cluster_id: str | None = None
         self._updates = -1
+        #: The new ids of those topics that have suspended partitions.
         self._new: dict[str, _NewId] = {}
 
     def look(self) -> float | None:
         """Compare the ids with those in the metadata. Return the number of seconds after which to call this again even
         if nothing changes. None: call it again only after a change."""
-        cluster = self._cluster
-        is_newer, self._updates = cluster.updates != self._updates, cluster.updates
-        is_other_cluster = self._cluster_id is not None and cluster.cluster_id != self._cluster_id
-        self._cluster_id = cluster.cluster_id
-        confirmed: dict[str, bool] = {}
+        self._note_cluster()
+        replaced = self._compare()
+        self._new = {topic: self._new_id(topic) for topic in replaced}
         begun = []
-        for partition, state in list(self._assignment.partitions.items()):
-            topic = partition.topic
-            if state.topic_ids and not is_newer and topic not in self._new:
+        for topic, states in replaced.items():
+            found = self._new[topic]
+            if not self._is_confirmed(topic, found):
+                for state in states:
+                    self._suspend(state, True)
                 continue
-            topic_id = cluster.topic_id(topic)
-            if topic_id is None:
-                continue
-            if not state.topic_ids or is_other_cluster:
-                state.topic_ids |= {topic_id}
-                self._known.ids[topic] = topic_id
-            if topic_id in state.topic_ids:
-                self._new.pop(topic, None)
-                self._suspend(state, False)
-                continue
-            if topic not in confirmed:
-                confirmed[topic] = self._is_confirmed(topic, topic_id)
-            if not confirmed[topic]:
-                self._suspend(state, True)
-                continue
-            self._known.ids[topic] = topic_id
-            self._begin_again(state, topic_id)
-            begun.append(partition)
-        for topic, is_confirmed in confirmed.items():
-            if is_confirmed:
-                del self._new[topic]
+            del self._new[topic]
+            for state in states:
+                self._begin_again(state, found.topic_id)
+                begun.append(state.topic_partition)
         if begun:
             self._on_new_topic(begun)
         return self._pause()
 
-    def _is_confirmed(self, topic: str, topic_id: UUID) -> bool:
-        now, found = self._cluster.clock(), self._new.get(topic)
-        if found is None or found.topic_id != topic_id:
-            found = self._new[topic] = _NewId(topic_id, now)
-        if now < found.since + CONFIRMATION_SECONDS:
+    def _note_cluster(self) -> None:
+        """Forget all ids if the client has moved to another cluster."""
+        before, self._cluster_id = self._cluster_id, self._cluster.cluster_id
+        if before is not None and before != self._cluster_id:
+            self._known.forget_ids()
+            for state in self._assignment.partitions.values():
+                state.topic_id, state.former_topic_ids = None, frozenset()
+
+    def _compare(self) -> dict[str, list[PartitionState]]:
+        """Return the partitions of each topic that has another id in the metadata. The others are read."""
+        replaced: dict[str, list[PartitionState]] = {}
+        cluster = self._cluster
+        is_newer, self._updates = cluster.updates != self._updates, cluster.updates
+        for partition, state in self._assignment.partitions.items():
+            if state.topic_id is not None and not is_newer and not self._new:
+                continue
+            topic_id = cluster.topic_id(partition.topic)
+            if topic_id is not None and (state.topic_id is None or state.is_skipped):
+                state.topic_id = topic_id
+            if state.is_of_other_topic(topic_id):
+                replaced.setdefault(partition.topic, []).append(state)
+            else:
+                self._suspend(state, False)
+        return replaced
+
+    def _new_id(self, topic: str) -> _NewId:
+        """Return the new id of a topic, with the time at which it was found if it is known already."""
+        topic_id, found = self._cluster.topic_id(topic), self._new.get(topic)
+        assert topic_id is not None
+        return found if found is not None and found.topic_id == topic_id else _NewId(topic_id, self._cluster.clock())
+
+    def _is_confirmed(self, topic: str, found: _NewId) -> bool:
+        if self._cluster.clock() < found.since + CONFIRMATION_SECONDS:
             return False
         if found.updates is None:
             found.updates = self._cluster.updates

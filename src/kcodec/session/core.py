@@ -25,7 +25,7 @@ from kcodec.consumer.group.rebalance import Heartbeat, Membership
 from kcodec.consumer.rebalance_handler import lost_text
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow, Signal, sleep, spawn, wait
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import TopicPartition
 from kcodec.session.block import SessionBlock, Start
 from kcodec.session.group_session_timeout import group_session_timeout
 from kcodec.session.safety import SessionTimes, check_times, has_kip447
@@ -326,15 +326,6 @@ class GroupSession:
             self.consumer.callbacks.put(function, partitions)
 
     # For the end
-
-    def without_old_topics(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return these offsets without those of topics that were deleted and created again. The new topic must not get
-        them. A topic that is only missing in the metadata is kept, because without its offsets, the records that the
-        transaction has read could be processed again."""
-        partitions, known = self.consumer.assignment.partitions, self.consumer.known_partitions
-        return {name: offset for name, offset in offsets.items() if not known.is_replaced(partitions[name])}
 
     def wait_for_end(self, block: SessionBlock, timeout: float) -> Flow[None]:
         """Wait until the transaction is complete, at most `timeout` seconds. The commit needs the lock of the group. If

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 
 from kcodec.cluster.values import LOST_MEMBER_CODES
+from kcodec.consumer.assignment import PartitionState
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import BrokerError, KcodecError, UnknownOutcomeError
 from kcodec.flow import Flow, sleep, spawn, wait
@@ -92,7 +93,7 @@ class SessionEnd:
         try:
             yield from self._flush()
             with session.consumer.assignment.lock:
-                offsets = session.without_old_topics(block.moved(session.consumer.assignment.partitions))
+                offsets = block.moved(session.consumer.assignment.partitions)
             if self._may_go_on() and offsets:
                 yield from self._send_offsets(offsets)
                 if self._may_go_on():
@@ -150,7 +151,10 @@ class SessionEnd:
             # Lower versions have no member id, so the last commit is valid.
             yield from self.session.check_times(self.deadline)
             group, highest = ConsumerGroupMetadata(group.group_id), GENERATION_VERSION - 1
-        self.session.consumer.known_partitions.note_commit(offsets.items())
+        offsets = self._without_old_topics(offsets)
+        if not offsets:
+            return
+        self.session.consumer.known_partitions.note_commit(offsets, self._states())
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
         except BrokerError as refused:
@@ -158,6 +162,17 @@ class SessionEnd:
                 raise
             self.block.fail(str(refused))
             yield from self.session.check_membership()
+
+    def _without_old_topics(self, offsets: Offsets) -> Offsets:
+        """Return these offsets without those of topics that were deleted and created again. The new topic must not get
+        them. A topic that is only missing in the metadata is kept, because without its offsets, the records that the
+        transaction has read could be processed again."""
+        states, is_replaced = self._states(), self.session.consumer.known_partitions.is_replaced
+        return {name: offset for name, offset in offsets.items() if not is_replaced(states[name])}
+
+    def _states(self) -> dict[TopicPartition, PartitionState]:
+        """Return the states of the partitions that the transaction has read."""
+        return {name: start.state for name, start in self.block.starts.items()}
 
     def _heartbeat(self) -> Flow[Heartbeat]:
         """Check with the coordinator whether this is still a member. This ends with the response, with the loss of
