@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from kcodec.cluster.flow_lock import FlowLock
@@ -157,7 +158,8 @@ class Commits:
         self._last = {}
 
     def note_poll(self, now: float) -> None:
-        """Any thread: note that records are requested, which completes all records that were delivered before."""
+        """Any thread: note that a call requests records, or still waits for them. If an automatic commit is due, commit
+        the completed records, which are those that were delivered before the call."""
         if not self.is_automatic:
             return
         if self._due is None:
@@ -169,6 +171,11 @@ class Commits:
     def is_due(self, now: float) -> bool:
         """Return whether the next request for records commits."""
         return self.is_automatic and self._due is not None and now >= self._due
+
+    def seconds_until_due(self, now: float) -> float:
+        """Any thread: return the time until the next automatic commit: 0 or less if it is due, and infinity if there
+        will be none."""
+        return self._due - now if self.is_automatic and self._due is not None else inf
 
     def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
         """Any thread: commit in the background. With `is_forced`, also commit offsets that are equal to those of the
