@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from unnarrowed import unnarrowed
 
 from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.commits import REVOCATION_SECONDS, Commits
+from kcodec.consumer.commits import REPEAT_SECONDS, REVOCATION_SECONDS, Commits
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError
 from kcodec.flow import Flow, Task, sleep
 from kcodec.network.scheduler import Scheduler
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -38,6 +39,7 @@ class World:
         self.now = 0.0
         self.seconds = seconds
         self.sent: list[dict[int, int]] = []
+        self.on_commit: Callable[[], None] = lambda: None
         self.posted: deque[Callable[[], None]] = deque()
         network: Any = None
         self.scheduler = Scheduler(lambda: self.now, network)
@@ -45,7 +47,8 @@ class World:
         options = ConsumerSettings(**{"group_id": "billing", "enable_auto_commit": False, **settings})
         offsets: Any = self
         unused: Any = None
-        self.commits = Commits(offsets, self.assignment, unused, options, lambda: self.now, lambda: unused)
+        self.member = ConsumerGroupMetadata("billing")
+        self.commits = Commits(offsets, self.assignment, unused, options, lambda: self.now, lambda: self.member)
         self.scheduler.spawn(self.commits.run(), "commits")
         self.turn()
 
@@ -53,6 +56,7 @@ class World:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
     ) -> Flow[None]:
         """In place of `CommittedOffsets`."""
+        self.on_commit()
         self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
         yield from sleep(min(self.seconds, timeout))
         if timeout < self.seconds:
@@ -228,3 +232,51 @@ def test_a_merged_commit_forgets_the_state_of_a_revoked_partition() -> None:
     world.put({THERE: OffsetAndMetadata(9)})
     world.until(5.0)
     assert world.sent == [{0: 1}, {1: 9}]
+
+
+def poll_steadily(world: World) -> Flow[None]:
+    """Request records, or wait for them, without an end."""
+    while True:
+        world.commits.note_poll(world.now)
+        yield from sleep(0.25)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 5.0, 29.0, 40.0])
+@pytest.mark.parametrize("is_added", [False, True])
+def test_unchanged_offsets_that_may_expire_are_committed_again(seconds: float, is_added: bool) -> None:
+    """A broker may delete committed offsets after one minute, unless a member is subscribed to their topic. A consumer
+    without membership, or with partitions that the application has added, therefore repeats them in time."""
+    world = World(enable_auto_commit=True, auto_commit_interval=seconds)
+    if is_added:
+        world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE], is_added=is_added)
+    world.assignment.seek(HERE, 7)
+    times: list[float] = []
+    world.on_commit = lambda: times.append(world.now)
+    world.begin(poll_steadily(world))
+    world.until(600.0)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps) >= REPEAT_SECONDS and max(gaps) < 60.0
+    assert world.sent == [{0: 7}] * len(times)
+
+
+def test_unchanged_offsets_of_a_member_are_not_committed_again() -> None:
+    world = World(enable_auto_commit=True, auto_commit_interval=5.0)
+    world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE])
+    world.assignment.seek(HERE, 7)
+    world.begin(poll_steadily(world))
+    world.until(600.0)
+    assert world.sent == [{0: 7}]
+
+
+def test_unchanged_offsets_are_not_committed_without_requests_for_records() -> None:
+    """The offsets of an application that hangs may expire."""
+    world = World(enable_auto_commit=True, auto_commit_interval=5.0)
+    world.assignment.add([HERE])
+    world.assignment.seek(HERE, 7)
+    application = world.begin(poll_steadily(world))
+    world.until(20.0)
+    application.cancel()
+    world.until(600.0)
+    assert world.sent == [{0: 7}]

@@ -31,6 +31,10 @@ log = logging.getLogger("kcodec.consumer")
 REVOCATION_SECONDS = 10.0
 #: The group has removed the member. A consumer joins again by itself, in its next poll.
 REMOVED_CODES = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
+#: Automatic commits repeat unchanged offsets after this time if the broker may delete them. It is half of the shortest
+#: retention (offsets.retention.minutes=1). Each repetition costs one small request, and the broker writes a record for
+#: each partition.
+REPEAT_SECONDS = 30.0
 #: Partitions that a log line names.
 MAX_NAMED_PARTITIONS = 20
 
@@ -130,6 +134,7 @@ class Commits:
         self._current: _CommitRequest | _Turn | None = None
         self._due: float | None = None
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._last_at = clock()
 
     @property
     def is_automatic(self) -> bool:
@@ -221,7 +226,7 @@ class Commits:
         error: BaseException | None = None
         try:
             offsets = request.still_ours()
-            if request.is_forced or offsets != self._last:
+            if request.is_forced or offsets != self._last or self._must_repeat():
                 yield from self.commit(offsets, self._settings.default_api_timeout)
             if request.is_forced and (gone := request.offsets.keys() - offsets.keys()):
                 error = broker_error(
@@ -237,6 +242,14 @@ class Commits:
             if not request.callbacks:
                 log.warning("a commit in the background failed: %s", _reason(failed))
         self._call_back(request, error)
+
+    def _must_repeat(self) -> bool:
+        """Return whether to commit unchanged offsets again, because otherwise the broker deletes them after
+        offsets.retention.minutes. It keeps the offsets of a topic to which a member of the group is subscribed, but not
+        those of partitions that the application has chosen."""
+        if self._clock() < self._last_at + REPEAT_SECONDS:
+            return False
+        return not self._member().member_id or bool(self._assignment.chosen(lambda state: state.is_added))
 
     def _call_back(self, request: _CommitRequest, error: BaseException | None) -> None:
         for on_committed, offsets in request.callbacks:
@@ -286,7 +299,7 @@ class Commits:
             left = max(deadline - self._clock(), 0.0)
             self._on_commit(offsets.items())
             yield from self._committed.commit(offsets, member, left, limit)
-            self._last = dict(offsets)
+            self._last, self._last_at = dict(offsets), self._clock()
             self._assignment.note_committed(offsets)
         finally:
             self._commit_lock.release()
