@@ -18,10 +18,11 @@ from unnarrowed import unnarrowed
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.commits import REPEAT_SECONDS, REVOCATION_SECONDS, Commits
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import DeliveryTimeoutError
+from kcodec.errors import BrokerError, DeliveryTimeoutError
 from kcodec.flow import Flow, Task, sleep
 from kcodec.network.scheduler import Scheduler
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -31,7 +32,8 @@ def at(*offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 class World:
-    """The commits of one consumer. seconds: until the coordinator responds. sent: the offsets of each commit.
+    """The commits of one consumer. seconds: until the coordinator responds. sent, epochs: the offsets and the member
+    epoch of each request. The coordinator rejects an epoch that is not that of the member when it responds.
 
     What a consumer posts runs after the flows that are ready, as it does in the event loop of asyncio."""
 
@@ -39,6 +41,7 @@ class World:
         self.now = 0.0
         self.seconds = seconds
         self.sent: list[dict[int, int]] = []
+        self.epochs: list[int] = []
         self.on_commit: Callable[[], None] = lambda: None
         self.posted: deque[Callable[[], None]] = deque()
         network: Any = None
@@ -57,10 +60,17 @@ class World:
     ) -> Flow[None]:
         """In place of `CommittedOffsets`."""
         self.on_commit()
-        self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
-        yield from sleep(min(self.seconds, timeout))
-        if timeout < self.seconds:
-            raise DeliveryTimeoutError("no response")
+        while True:
+            identity = member() if callable(member) else member
+            self.epochs.append(identity.generation_id)
+            self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
+            yield from sleep(min(self.seconds, timeout))
+            if timeout < self.seconds:
+                raise DeliveryTimeoutError("no response")
+            if identity == self.member:
+                return
+            if not callable(member) or member() == identity:
+                raise broker_error(ErrorCode.STALE_MEMBER_EPOCH, "commit")
 
     def begin(self, flow: Flow[Any]) -> Task[Any]:
         task = self.scheduler.spawn(flow, "call")
@@ -280,3 +290,84 @@ def test_unchanged_offsets_are_not_committed_without_requests_for_records() -> N
     application.cancel()
     world.until(600.0)
     assert world.sent == [{0: 7}]
+
+
+# Revocations, and commits whose caller waits for them
+
+
+def test_a_revocation_waits_for_a_commit_without_others_before_it() -> None:
+    """It did not, so that the commit of another thread or task arrived after the partition had its next owner."""
+    world = World(seconds=0.5)
+    commit = world.begin(world.commits.commit_in_turn(at(5), 30.0))
+    revocation = world.begin(world.commits.commit_before_revocation([HERE]))
+    world.until(0.4)
+    assert not commit.done and not revocation.done
+    world.until(0.5)
+    assert unnarrowed(commit).done and commit.error is None and unnarrowed(revocation).done
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_revocation_waits_no_longer_for_a_commit_that_was_given_up(is_cancelled: bool) -> None:
+    world = World(seconds=100.0)
+    commit = world.begin(world.commits.commit_in_turn(at(5), 2.0))
+    revocation = world.begin(world.commits.commit_before_revocation([HERE]))
+    world.until(1.0)
+    assert not revocation.done
+    if is_cancelled:
+        commit.cancel()
+    world.until(1.0 if is_cancelled else 2.0)
+    assert unnarrowed(revocation).done and world.sent == [{0: 5}]
+
+
+def test_a_second_commit_waits_for_the_first_one() -> None:
+    world = World()
+    tasks = [world.begin(world.commits.commit_in_turn(at(offset), 30.0)) for offset in (5, 10, 15)]
+    world.put(at(20))
+    world.until(1.0)
+    assert [task.error for task in tasks] == [None] * 3
+    assert world.sent == [{0: 5}, {0: 10}, {0: 15}, {0: 20}]
+
+
+def revoke_late(world: World, *revoked: TopicPartition) -> Flow[None]:
+    """A revocation that gives up waiting for commits. The member then has another epoch."""
+    yield from world.commits.commit_before_revocation(revoked)
+    world.assignment.remove(revoked)
+    world.member = ConsumerGroupMetadata("billing", 8, "m")
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize("is_revoked", [False, True])
+def test_a_commit_of_a_revoked_partition_is_not_repeated(is_direct: bool, is_revoked: bool) -> None:
+    """A repeat with the next member epoch would replace the offset that the next owner has committed."""
+    world = World(seconds=REVOCATION_SECONDS + 1, default_api_timeout=60.0, group_protocol="consumer")
+    world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE, THERE])
+    if is_direct:
+        commit = world.begin(world.commits.commit_in_turn(at(5), 60.0))
+    else:
+        world.put(at(5))
+        world.turn()
+    world.begin(revoke_late(world, HERE if is_revoked else THERE))
+    world.until(60.0)
+    assert world.epochs == ([7] if is_revoked else [7, 8])
+    if is_direct and is_revoked:
+        assert isinstance(commit.error, BrokerError) and commit.error.code == ErrorCode.STALE_MEMBER_EPOCH
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_a_commit_whose_partition_is_revoked_before_its_turn_fails(group_protocol: str) -> None:
+    """It was sent as a member of the next generation, which may not own the partition. Other partitions of the same
+    call are committed."""
+    world = World(seconds=REVOCATION_SECONDS + 1, default_api_timeout=60.0, group_protocol=group_protocol)
+    world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE, THERE])
+    world.put({TopicPartition("bills", 3): OffsetAndMetadata(1)})
+    commit = world.begin(world.commits.commit_in_turn(at(5, 6), 60.0))
+    world.put(at(7, 8))
+    world.begin(revoke_late(world, HERE))
+    world.until(REVOCATION_SECONDS)
+    world.seconds = 0.005
+    world.until(60.0)
+    assert world.sent[-2:] == [{1: 6}, {1: 8}]
+    assert isinstance(commit.error, BrokerError) and commit.error.code == ErrorCode.ILLEGAL_GENERATION
+    assert "the commit of orders-0 was not sent" in str(commit.error)

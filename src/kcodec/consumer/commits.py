@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -24,6 +24,7 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import seconds_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+States = Mapping[TopicPartition, PartitionState]
 #: Called with the offsets and None, or an error.
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
 log = logging.getLogger("kcodec.consumer")
@@ -48,7 +49,8 @@ def named_text(names: Iterable[str]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The turn, among the commits in the background, of a commit for which its caller waits.
+    """The turn, among the commits in the background, of a commit for which its caller waits. If there are no other
+    commits, it begins at once.
 
     has_begun: Whether the commits before it have ended.
     is_over:   Whether the next commit may begin.
@@ -87,14 +89,18 @@ class _CommitRequest:
         self.states.update(newer.states)
         return True
 
-    def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Remove partitions that were revoked meanwhile, because a commit of another generation must not include
-        them."""
-        return {
-            partition: offset
-            for partition, offset in self.offsets.items()
-            if partition not in self.states or self.states[partition].is_assigned
-        }
+
+def _still_ours(offsets: Offsets, states: States) -> Offsets:
+    """Remove partitions that were revoked since the request for a commit, because a commit of another generation must
+    not include them.
+
+    states: See `_CommitRequest`.
+    """
+    return {
+        partition: offset
+        for partition, offset in offsets.items()
+        if partition not in states or states[partition].is_assigned
+    }
 
 
 class Commits:
@@ -132,6 +138,8 @@ class Commits:
         self._ended = Signal()
         #: Under way.
         self._current: _CommitRequest | _Turn | None = None
+        #: Under way, too: commits that did not have to wait for others.
+        self._direct: list[_Turn] = []
         self._due: float | None = None
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
         self._last_at = clock()
@@ -186,14 +194,18 @@ class Commits:
         """Any thread: commit in the background. With `is_forced`, also commit offsets that are equal to those of the
         last commit."""
         with self._assignment.lock:
-            there = self._assignment.partitions
-            states = {partition: there[partition] for partition in offsets if partition in there}
+            states = self._states(offsets)
             callbacks = [] if on_committed is None else [(on_committed, dict(offsets))]
             request = _CommitRequest(dict(offsets), callbacks, is_forced, states)
             last = self.queue[-1] if self.queue else None
             if not isinstance(last, _CommitRequest) or not last.merge(request):
                 self.queue.append(request)
         self._assignment.post(self._requested.set)
+
+    def _states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+        """Under the lock: return the states of those of these partitions that are assigned."""
+        there = self._assignment.partitions
+        return {partition: there[partition] for partition in partitions if partition in there}
 
     def run(self) -> Flow[None]:
         """Commit in the background."""
@@ -220,21 +232,17 @@ class Commits:
     def _pending(self) -> list[_CommitRequest | _Turn]:
         """Return the requests that are in flight or queued."""
         with self._assignment.lock:
-            return [*self.queue] if self._current is None else [self._current, *self.queue]
+            current = [] if self._current is None else [self._current]
+            return [*self._direct, *current, *self.queue]
 
     def _background(self, request: _CommitRequest) -> Flow[None]:
         error: BaseException | None = None
         try:
-            offsets = request.still_ours()
-            if request.is_forced or offsets != self._last or self._must_repeat():
-                yield from self.commit(offsets, self._settings.default_api_timeout)
-            if request.is_forced and (gone := request.offsets.keys() - offsets.keys()):
-                error = broker_error(
-                    ErrorCode.ILLEGAL_GENERATION,
-                    f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
-                    resource=self._settings.group_id,
-                    text="the consumer lost the partitions before, so their next owners read the records again",
-                )
+            gone: Collection[TopicPartition] = ()
+            if request.is_forced or _still_ours(request.offsets, request.states) != self._last or self._must_repeat():
+                gone = yield from self.commit(request.offsets, request.states, self._settings.default_api_timeout)
+            if request.is_forced and gone:
+                error = self._not_sent(gone)
                 if not request.callbacks:
                     log.warning("a commit in the background failed: %s", error.reason)
         except KcodecError as failed:
@@ -242,6 +250,14 @@ class Commits:
             if not request.callbacks:
                 log.warning("a commit in the background failed: %s", _reason(failed))
         self._call_back(request, error)
+
+    def _not_sent(self, gone: Iterable[TopicPartition]) -> BrokerError:
+        return broker_error(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
+            resource=self._settings.group_id,
+            text="the consumer lost the partitions before, so their next owners read the records again",
+        )
 
     def _must_repeat(self) -> bool:
         """Return whether to commit unchanged offsets again, because otherwise the broker deletes them after
@@ -258,51 +274,83 @@ class Commits:
 
     def commit_in_turn(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """Commit after the background commits that were requested before, and before those that are requested later.
-        Otherwise older offsets could replace newer ones. Wait for the response. Raise the errors of `commit`."""
-        if not self._pending():
-            yield from self.commit(offsets, timeout)
-            return
+        Otherwise older offsets could replace newer ones. Wait for the response. Raise the errors of `commit`, and
+        BrokerError for partitions that were revoked before the turn."""
         deadline, turn = self._clock() + timeout, _Turn()
+        turn.has_begun = not self._pending()
         with self._assignment.lock:
-            self.queue.append(turn)
-        self._requested.set()
+            states = self._states(offsets)
+            (self._direct if turn.has_begun else self.queue).append(turn)
+        if not turn.has_begun:
+            self._requested.set()
         try:
             while not turn.has_begun:
                 left = deadline - self._clock()
                 if left <= 0:
                     raise _previous_commit_late(timeout)
                 yield from wait(turn.changed, left)
-            yield from self.commit(offsets, max(deadline - self._clock(), 0.0), timeout)
+            gone = yield from self.commit(offsets, states, max(deadline - self._clock(), 0.0), timeout)
+            if gone:
+                raise self._not_sent(gone)
         finally:
             turn.is_over = True
             turn.changed.set()
+            if turn in self._direct:
+                self._direct.remove(turn)
+                self._ended.set()
 
-    def commit(self, offsets: Offsets, timeout: float, limit: float | None = None) -> Flow[None]:
-        """Commit, and wait for the response. `limit` is the time limit of the whole call in seconds, for messages.
-        Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError."""
+    def commit(
+        self, offsets: Offsets, states: States, timeout: float, limit: float | None = None
+    ) -> Flow[Collection[TopicPartition]]:
+        """Commit, and wait for the response. Return the partitions that were left out, because they were revoked since
+        the request. Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError.
+
+        states: See `_CommitRequest`.
+        limit:  Time limit of the whole call in seconds, for messages.
+        """
         if self._committed is None:
             raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
-            return
+            return ()
         deadline = self._clock() + timeout
         limit = timeout if limit is None else limit
         # The repeat of an older commit must not follow a newer commit.
         if not (yield from self._commit_lock.acquire(timeout)):
             raise _previous_commit_late(limit)
         try:
+            requested, offsets = offsets, _still_ours(offsets, states)
+            gone = requested.keys() - offsets.keys()
+            if not offsets:
+                return gone
             # Until the response arrives, the committed offsets are unknown.
             self._last = {}
             # A member epoch changes while the partitions stay. A classic generation does not: a repeat in the next one
             # could contain partitions that then belong to another member.
             is_epoch = self._settings.group_protocol == "consumer"
-            member = self._member if is_epoch else self._member()
+            owned = [states[partition] for partition in offsets if partition in states]
+            member = self._owner_of(owned) if is_epoch else self._member()
             left = max(deadline - self._clock(), 0.0)
             self._on_commit(offsets.items())
             yield from self._committed.commit(offsets, member, left, limit)
             self._last, self._last_at = dict(offsets), self._clock()
             self._assignment.note_committed(offsets)
+            return gone
         finally:
             self._commit_lock.release()
+
+    def _owner_of(self, states: list[PartitionState]) -> Callable[[], ConsumerGroupMetadata]:
+        """Return a function that returns the identity with which to commit offsets of these partitions. Once one of
+        them is revoked, it no longer follows the epoch of the member, because a request with the next epoch could
+        replace the offset of the next owner."""
+        last = self._member()
+
+        def owner() -> ConsumerGroupMetadata:
+            nonlocal last
+            if all(state.is_assigned for state in states):
+                last = self._member()
+            return last
+
+        return owner
 
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None

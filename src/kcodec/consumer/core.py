@@ -846,8 +846,8 @@ class ConsumerCore:
         the response.
 
         Raise ValueError without a group. Raise BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID); it names the partition if one was rejected.
-        Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
+        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH); it names the partition if one
+        was rejected. Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
         """
         given = self.commits.requested() if offsets is None else check_offsets(offsets)
         yield from self.commits.commit_in_turn(given, self._seconds(timeout))
