@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -16,12 +17,13 @@ import pytest
 from unnarrowed import unnarrowed
 
 from kcodec.consumer.assignment import Assignment, PartitionState
-from kcodec.consumer.commits import REVOCATION_SECONDS, Commits
+from kcodec.consumer.commits import REPEAT_SECONDS, REVOCATION_SECONDS, Commits
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import DeliveryTimeoutError
+from kcodec.errors import BrokerError, DeliveryTimeoutError
 from kcodec.flow import Flow, Task, sleep
 from kcodec.network.scheduler import Scheduler
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -31,7 +33,8 @@ def at(*offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 class World:
-    """The commits of one consumer. seconds: until the coordinator responds. sent: the offsets of each commit.
+    """The commits of one consumer. seconds: until the coordinator responds. sent, epochs: the offsets and the member
+    epoch of each request. The coordinator rejects an epoch that is not that of the member when it responds.
 
     What a consumer posts runs after the flows that are ready, as it does in the event loop of asyncio."""
 
@@ -41,6 +44,8 @@ class World:
         self.sent: list[dict[int, int]] = []
         self.topic_ids: list[dict[int, UUID]] = []
         self.obsolete: set[TopicPartition] = set()
+        self.epochs: list[int] = []
+        self.on_commit: Callable[[], None] = lambda: None
         self.posted: deque[Callable[[], None]] = deque()
         network: Any = None
         self.scheduler = Scheduler(lambda: self.now, network)
@@ -48,8 +53,9 @@ class World:
         options = ConsumerSettings(**{"group_id": "billing", "enable_auto_commit": False, **settings})
         offsets: Any = self
         unused: Any = None
+        self.member = ConsumerGroupMetadata("billing")
         self.commits = Commits(
-            *(offsets, self.assignment, unused, options, lambda: self.now, lambda: unused),
+            *(offsets, self.assignment, unused, options, lambda: self.now, lambda: self.member),
             lambda state: state.topic_partition in self.obsolete,
         )
         self.scheduler.spawn(self.commits.run(), "commits")
@@ -64,11 +70,19 @@ class World:
         topic_ids: Mapping[TopicPartition, UUID],
     ) -> Flow[None]:
         """In place of `CommittedOffsets`."""
-        self.topic_ids.append({partition.partition: found for partition, found in topic_ids.items()})
-        self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
-        yield from sleep(min(self.seconds, timeout))
-        if timeout < self.seconds:
-            raise DeliveryTimeoutError("no response")
+        self.on_commit()
+        while True:
+            identity = member() if callable(member) else member
+            self.topic_ids.append({partition.partition: found for partition, found in topic_ids.items()})
+            self.epochs.append(identity.generation_id)
+            self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
+            yield from sleep(min(self.seconds, timeout))
+            if timeout < self.seconds:
+                raise DeliveryTimeoutError("no response")
+            if identity == self.member:
+                return
+            if not callable(member) or member() == identity:
+                raise broker_error(ErrorCode.STALE_MEMBER_EPOCH, "commit")
 
     def begin(self, flow: Flow[Any]) -> Task[Any]:
         task = self.scheduler.spawn(flow, "call")
@@ -293,15 +307,17 @@ def test_an_offset_of_a_new_topic_is_committed_after_the_same_offset_of_the_old_
     assert world.sent == [{0: 5}, {0: 5}] and world.topic_ids == [{0: OLD_ID}, {0: NEW_ID}]
 
 
-def test_a_commit_that_waits_for_its_turn_stays_with_its_topic() -> None:
-    """The metadata contains another topic of the same name when the commit is sent."""
+def test_a_commit_that_waits_for_its_turn_is_not_sent_for_another_topic() -> None:
+    """The metadata contains another topic of the same name when the turn of the commit comes."""
     world = with_old_topic()
     state = read_to(world, 5)
     world.put({THERE: OffsetAndMetadata(1)})
-    world.begin(world.commits.commit_in_turn(at(5), 30.0))
+    late = world.begin(world.commits.commit_in_turn(at(5), 30.0))
     world.assignment.begin_again(state, NEW_ID)
     world.until(2.0)
-    assert world.sent == [{1: 1}, {0: 5}] and world.topic_ids == [{}, {0: OLD_ID}]
+    assert world.sent == [{1: 1}]
+    with pytest.raises(BrokerError, match="commit of orders-0 was not sent"):
+        _ = late.result
 
 
 def test_a_queued_automatic_commit_leaves_out_a_topic_that_was_replaced() -> None:
@@ -314,3 +330,132 @@ def test_a_queued_automatic_commit_leaves_out_a_topic_that_was_replaced() -> Non
     world.obsolete.add(HERE)
     world.until(5.0)
     assert world.sent == [{1: 1}]
+
+
+def poll_steadily(world: World) -> Flow[None]:
+    """Request records, or wait for them, without an end."""
+    while True:
+        world.commits.note_poll(world.now)
+        yield from sleep(0.25)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 5.0, 29.0, 40.0])
+@pytest.mark.parametrize("is_added", [False, True])
+def test_unchanged_offsets_that_may_expire_are_committed_again(seconds: float, is_added: bool) -> None:
+    """A broker may delete committed offsets after one minute, unless a member is subscribed to their topic. A consumer
+    without membership, or with partitions that the application has added, therefore repeats them in time."""
+    world = World(enable_auto_commit=True, auto_commit_interval=seconds)
+    if is_added:
+        world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE], is_added=is_added)
+    world.assignment.seek(HERE, 7)
+    times: list[float] = []
+    world.on_commit = lambda: times.append(world.now)
+    world.begin(poll_steadily(world))
+    world.until(600.0)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps) >= REPEAT_SECONDS and max(gaps) < 60.0
+    assert world.sent == [{0: 7}] * len(times)
+
+
+def test_unchanged_offsets_of_a_member_are_not_committed_again() -> None:
+    world = World(enable_auto_commit=True, auto_commit_interval=5.0)
+    world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE])
+    world.assignment.seek(HERE, 7)
+    world.begin(poll_steadily(world))
+    world.until(600.0)
+    assert world.sent == [{0: 7}]
+
+
+def test_unchanged_offsets_are_not_committed_without_requests_for_records() -> None:
+    """The offsets of an application that hangs may expire."""
+    world = World(enable_auto_commit=True, auto_commit_interval=5.0)
+    world.assignment.add([HERE])
+    world.assignment.seek(HERE, 7)
+    application = world.begin(poll_steadily(world))
+    world.until(20.0)
+    application.cancel()
+    world.until(600.0)
+    assert world.sent == [{0: 7}]
+
+
+# Revocations, and commits whose caller waits for them
+
+
+def test_a_revocation_waits_for_a_commit_without_others_before_it() -> None:
+    """It did not, so that the commit of another thread or task arrived after the partition had its next owner."""
+    world = World(seconds=0.5)
+    commit = world.begin(world.commits.commit_in_turn(at(5), 30.0))
+    revocation = world.begin(world.commits.commit_before_revocation([HERE]))
+    world.until(0.4)
+    assert not commit.done and not revocation.done
+    world.until(0.5)
+    assert unnarrowed(commit).done and commit.error is None and unnarrowed(revocation).done
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_revocation_waits_no_longer_for_a_commit_that_was_given_up(is_cancelled: bool) -> None:
+    world = World(seconds=100.0)
+    commit = world.begin(world.commits.commit_in_turn(at(5), 2.0))
+    revocation = world.begin(world.commits.commit_before_revocation([HERE]))
+    world.until(1.0)
+    assert not revocation.done
+    if is_cancelled:
+        commit.cancel()
+    world.until(1.0 if is_cancelled else 2.0)
+    assert unnarrowed(revocation).done and world.sent == [{0: 5}]
+
+
+def test_a_second_commit_waits_for_the_first_one() -> None:
+    world = World()
+    tasks = [world.begin(world.commits.commit_in_turn(at(offset), 30.0)) for offset in (5, 10, 15)]
+    world.put(at(20))
+    world.until(1.0)
+    assert [task.error for task in tasks] == [None] * 3
+    assert world.sent == [{0: 5}, {0: 10}, {0: 15}, {0: 20}]
+
+
+def revoke_late(world: World, *revoked: TopicPartition) -> Flow[None]:
+    """A revocation that gives up waiting for commits. The member then has another epoch."""
+    yield from world.commits.commit_before_revocation(revoked)
+    world.assignment.remove(revoked)
+    world.member = ConsumerGroupMetadata("billing", 8, "m")
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+@pytest.mark.parametrize("is_revoked", [False, True])
+def test_a_commit_of_a_revoked_partition_is_not_repeated(is_direct: bool, is_revoked: bool) -> None:
+    """A repeat with the next member epoch would replace the offset that the next owner has committed."""
+    world = World(seconds=REVOCATION_SECONDS + 1, default_api_timeout=60.0, group_protocol="consumer")
+    world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE, THERE])
+    if is_direct:
+        commit = world.begin(world.commits.commit_in_turn(at(5), 60.0))
+    else:
+        world.put(at(5))
+        world.turn()
+    world.begin(revoke_late(world, HERE if is_revoked else THERE))
+    world.until(60.0)
+    assert world.epochs == ([7] if is_revoked else [7, 8])
+    if is_direct and is_revoked:
+        assert isinstance(commit.error, BrokerError) and commit.error.code == ErrorCode.STALE_MEMBER_EPOCH
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_a_commit_whose_partition_is_revoked_before_its_turn_fails(group_protocol: str) -> None:
+    """It was sent as a member of the next generation, which may not own the partition. Other partitions of the same
+    call are committed."""
+    world = World(seconds=REVOCATION_SECONDS + 1, default_api_timeout=60.0, group_protocol=group_protocol)
+    world.member = ConsumerGroupMetadata("billing", 7, "m")
+    world.assignment.add([HERE, THERE])
+    world.put({TopicPartition("bills", 3): OffsetAndMetadata(1)})
+    commit = world.begin(world.commits.commit_in_turn(at(5, 6), 60.0))
+    world.put(at(7, 8))
+    world.begin(revoke_late(world, HERE))
+    world.until(REVOCATION_SECONDS)
+    world.seconds = 0.005
+    world.until(60.0)
+    assert world.sent[-2:] == [{1: 6}, {1: 8}]
+    assert isinstance(commit.error, BrokerError) and commit.error.code == ErrorCode.ILLEGAL_GENERATION
+    assert "the commit of orders-0 was not sent" in str(commit.error)

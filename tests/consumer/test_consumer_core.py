@@ -157,6 +157,7 @@ def test_without_on_lost_on_revoked_is_called(make: Make) -> None:
 
 
 def test_automatic_commits_carry_positions_and_none_is_repeated(make: Make) -> None:
+    """Within a short time; see `REPEAT_SECONDS` of `kcodec.consumer.commits`."""
     client = make(auto_commit_interval_ms=20)
     given(client, ONE)
     core = client.consumer._core

@@ -17,6 +17,7 @@ from iteration_script import APIS, ONE, THREE, TWO, ConsumerClient, IterationLoo
 
 from kcodec import TopicPartition
 from kcodec.errors import CorruptBatchError, TransportError
+from kcodec.flow import Flow, sleep
 
 
 @pytest.fixture
@@ -358,6 +359,53 @@ def test_automatic_commits_go_on_within_a_chunk(world: IterationWorld, client: s
         consumer.wait(0.005)
     assert len(world.commits) >= 2 and not ahead
     assert 0 < world.commits[-1][ONE] < 30
+
+
+def read_next(consumer: ConsumerClient, call: str, records: Any) -> list[int]:
+    """Request records without a limit of time."""
+    if call == "loop":
+        return [consumer.next(records).offset]
+    found = consumer.do(call, None if call == "poll_one" else 3600)
+    return offsets(found if call == "poll" else [found])
+
+
+@pytest.mark.parametrize("call", ["loop", "poll_one", "poll"])
+def test_automatic_commits_go_on_while_a_call_waits(world: IterationWorld, client: str, call: str) -> None:
+    """They include the records before the call, and not those that it returns. Before, a killed consumer read records
+    again, or lost those that were written until its restart (auto_offset_reset="latest")."""
+    world.fill(TWO, 3)
+    consumer = world.open(client, TWO, auto_commit_interval_ms=300)
+    core = consumer.consumer._core
+    records = consumer.iterate()
+    found: list[int] = []
+    while len(found) < 3:
+        found += read_next(consumer, call, records)
+
+    def append_later() -> Flow[None]:
+        yield from sleep(0.8)  # the interval has passed twice
+        stored.append(world.stored.get(TWO))
+        world.fill(TWO, 1)
+        core.assignment.changed.set()
+
+    stored: list[int | None] = []
+    consumer.flow(append_later())
+    assert read_next(consumer, call, records) == [3]
+    assert stored == [3]
+    consumer.wait(0.4)
+    assert world.stored == {TWO: 3} and world.commits.count({TWO: 3}) == 1  # equal offsets are not committed again
+
+
+def test_a_call_that_waits_with_a_commit_interval_of_0_does_not_spin(
+    world: IterationWorld, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fill(TWO, 1)
+    consumer = world.open(client, TWO, auto_commit_interval_ms=0)
+    consumer.do("poll", 1.0)
+    core = consumer.consumer._core
+    times: list[float] = []
+    monkeypatch.setattr(core, "note_request", lambda: times.append(core.clock()))
+    assert consumer.do("poll", 0.3) == []
+    assert 1 < len(times) < 40
 
 
 def test_a_slow_loop_stays_in_the_group(world: IterationWorld, client: str) -> None:

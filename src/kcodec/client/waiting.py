@@ -105,7 +105,7 @@ class ClientBase(NotPickled):
             core.polls.end_wait()
         if waits_in_flow:
             return self._run(work.wait_for_work(seconds))
-        core.note_poll()
+        core.note_request()
         return None
 
     def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:

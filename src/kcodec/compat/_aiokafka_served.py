@@ -430,8 +430,7 @@ class ServedConsumer(Consumer):
         core.check_open()
         core.raise_errors()
         core.assignment.begin_request()
-        core.note_poll()
-        core.commits.note_poll(core.clock())
+        core.note_request()
 
     async def _wait(self, seconds: float, only: Set[Place] | None) -> None:
         try:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from kcodec.cluster.flow_lock import FlowLock
@@ -32,6 +33,10 @@ log = logging.getLogger("kcodec.consumer")
 REVOCATION_SECONDS = 10.0
 #: The group has removed the member. A consumer joins again by itself, in its next poll.
 REMOVED_CODES = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
+#: Automatic commits repeat unchanged offsets after this time if the broker may delete them. It is half of the shortest
+#: retention (offsets.retention.minutes=1). Each repetition costs one small request, and the broker writes a record for
+#: each partition.
+REPEAT_SECONDS = 30.0
 #: Partitions that a log line names.
 MAX_NAMED_PARTITIONS = 20
 
@@ -45,7 +50,8 @@ def named_text(names: Iterable[str]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The turn, among the commits in the background, of a commit for which its caller waits.
+    """The turn, among the commits in the background, of a commit for which its caller waits. If there are no other
+    commits, it begins at once.
 
     has_begun: Whether the commits before it have ended.
     is_over:   Whether the next commit may begin.
@@ -84,14 +90,18 @@ class _CommitRequest:
         self.states.update(newer.states)
         return True
 
-    def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Remove partitions that were revoked meanwhile, because a commit of another generation must not include
-        them. Also remove partitions that begin again, because their offsets belong to a deleted topic."""
-        return {
-            partition: offset
-            for partition, offset in self.offsets.items()
-            if partition not in self.states or self.states[partition].is_assigned
-        }
+
+def _still_ours(offsets: Offsets, states: States) -> Offsets:
+    """Remove partitions that were revoked since the request for a commit, because a commit of another generation must
+    not include them. Also remove partitions that begin again, because their offsets belong to a deleted topic.
+
+    states: See `_CommitRequest`.
+    """
+    return {
+        partition: offset
+        for partition, offset in offsets.items()
+        if partition not in states or states[partition].is_assigned
+    }
 
 
 class Commits:
@@ -129,8 +139,11 @@ class Commits:
         self._ended = Signal()
         #: Under way.
         self._current: _CommitRequest | _Turn | None = None
+        #: Under way, too: commits that did not have to wait for others.
+        self._direct: list[_Turn] = []
         self._due: float | None = None
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._last_at = clock()
 
     @property
     def is_automatic(self) -> bool:
@@ -165,7 +178,8 @@ class Commits:
         self._last = {}
 
     def note_poll(self, now: float) -> None:
-        """Any thread: note that records are requested, which completes all records that were delivered before."""
+        """Any thread: note that a call requests records, or still waits for them. If an automatic commit is due, commit
+        the completed records, which are those that were delivered before the call."""
         if not self.is_automatic:
             return
         if self._due is None:
@@ -178,6 +192,11 @@ class Commits:
     def is_due(self, now: float) -> bool:
         """Return whether the next request for records commits."""
         return self.is_automatic and self._due is not None and now >= self._due
+
+    def seconds_until_due(self, now: float) -> float:
+        """Any thread: return the time until the next automatic commit: 0 or less if it is due, and infinity if there
+        will be none."""
+        return self._due - now if self.is_automatic and self._due is not None else inf
 
     def put(self, offsets: Offsets | None, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
         """Any thread: commit in the background. Without offsets, commit those of `requested`. With `is_forced`, also
@@ -224,23 +243,19 @@ class Commits:
     def _pending(self) -> list[_CommitRequest | _Turn]:
         """Return the requests that are in flight or queued."""
         with self._assignment.lock:
-            return [*self.queue] if self._current is None else [self._current, *self.queue]
+            current = [] if self._current is None else [self._current]
+            return [*self._direct, *current, *self.queue]
 
     def _background(self, request: _CommitRequest) -> Flow[None]:
         error: BaseException | None = None
         try:
-            offsets = request.still_ours()
-            if not request.is_forced:
-                offsets = self._without_obsolete(offsets, request.states)
-            if request.is_forced or offsets != self._last:
-                yield from self._commit(offsets, request.states, self._settings.default_api_timeout)
-            if request.is_forced and (gone := request.offsets.keys() - offsets.keys()):
-                error = broker_error(
-                    ErrorCode.ILLEGAL_GENERATION,
-                    f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
-                    resource=self._settings.group_id,
-                    text="the consumer lost the partitions before, so their next owners read the records again",
-                )
+            # Offsets of a deleted topic are committed only if the application asks for it.
+            offsets = request.offsets if request.is_forced else self._without_obsolete(request.offsets, request.states)
+            gone: Collection[TopicPartition] = ()
+            if request.is_forced or _still_ours(offsets, request.states) != self._last or self._must_repeat():
+                gone = yield from self._commit(offsets, request.states, self._settings.default_api_timeout)
+            if request.is_forced and gone:
+                error = self._not_sent(gone)
                 if not request.callbacks:
                     log.warning("a commit in the background failed: %s", error.reason)
         except KcodecError as failed:
@@ -248,6 +263,22 @@ class Commits:
             if not request.callbacks:
                 log.warning("a commit in the background failed: %s", _reason(failed))
         self._call_back(request, error)
+
+    def _not_sent(self, gone: Iterable[TopicPartition]) -> BrokerError:
+        return broker_error(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
+            resource=self._settings.group_id,
+            text="the consumer lost the partitions before, so their next owners read the records again",
+        )
+
+    def _must_repeat(self) -> bool:
+        """Return whether to commit unchanged offsets again, because otherwise the broker deletes them after
+        offsets.retention.minutes. It keeps the offsets of a topic to which a member of the group is subscribed, but not
+        those of partitions that the application has chosen."""
+        if self._clock() < self._last_at + REPEAT_SECONDS:
+            return False
+        return not self._member().member_id or bool(self._assignment.chosen(lambda state: state.is_added))
 
     def _call_back(self, request: _CommitRequest, error: BaseException | None) -> None:
         for on_committed, offsets in request.callbacks:
@@ -260,43 +291,59 @@ class Commits:
 
         Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError.
         """
-        states = self._assignment.states(offsets)
-        if not self._pending():
-            yield from self._commit(offsets, states, timeout)
-            return
         deadline, turn = self._clock() + timeout, _Turn()
+        turn.has_begun = not self._pending()
+        states = self._assignment.states(offsets)
         with self._assignment.lock:
-            self.queue.append(turn)
-        self._requested.set()
+            (self._direct if turn.has_begun else self.queue).append(turn)
+        if not turn.has_begun:
+            self._requested.set()
         try:
             while not turn.has_begun:
                 left = deadline - self._clock()
                 if left <= 0:
                     raise _previous_commit_late(timeout)
                 yield from wait(turn.changed, left)
-            yield from self._commit(offsets, states, max(deadline - self._clock(), 0.0), timeout)
+            gone = yield from self._commit(offsets, states, max(deadline - self._clock(), 0.0), timeout)
+            if gone:
+                raise self._not_sent(gone)
         finally:
             turn.is_over = True
             turn.changed.set()
+            if turn in self._direct:
+                self._direct.remove(turn)
+                self._ended.set()
 
-    def _commit(self, offsets: Offsets, states: States, timeout: float, limit: float | None = None) -> Flow[None]:
-        """Commit, and wait for the response. `limit` is the time limit of the whole call in seconds, for messages."""
+    def _commit(
+        self, offsets: Offsets, states: States, timeout: float, limit: float | None = None
+    ) -> Flow[Collection[TopicPartition]]:
+        """Commit, and wait for the response. Return the partitions that were left out, because they were revoked since
+        the request. Raise BrokerError if a rebalance has revoked the partitions, or DeliveryTimeoutError.
+
+        states: See `_CommitRequest`.
+        limit:  Time limit of the whole call in seconds, for messages.
+        """
         if self._committed is None:
             raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
-            return
+            return ()
         deadline = self._clock() + timeout
         limit = timeout if limit is None else limit
         # The repeat of an older commit must not follow a newer commit.
         if not (yield from self._commit_lock.acquire(timeout)):
             raise _previous_commit_late(limit)
         try:
+            requested, offsets = offsets, _still_ours(offsets, states)
+            gone = requested.keys() - offsets.keys()
+            if not offsets:
+                return gone
             # Until the response arrives, the committed offsets are unknown.
             self._last = {}
             # A member epoch changes while the partitions stay. A classic generation does not: a repeat in the next one
             # could contain partitions that then belong to another member.
             is_epoch = self._settings.group_protocol == "consumer"
-            member = self._member if is_epoch else self._member()
+            owned = [states[partition] for partition in offsets if partition in states]
+            member = self._owner_of(owned) if is_epoch else self._member()
             left = max(deadline - self._clock(), 0.0)
             self._on_commit(offsets, states)
             # The topic of a partition may be replaced while the commit waits, or is in flight.
@@ -304,9 +351,25 @@ class Commits:
             yield from self._committed.commit(offsets, member, left, limit, topic_ids=topic_ids)
             there = self._assignment.partitions
             self._last = {name: one for name, one in offsets.items() if there.get(name) is states.get(name)}
+            self._last_at = self._clock()
             self._assignment.note_committed(offsets, states)
+            return gone
         finally:
             self._commit_lock.release()
+
+    def _owner_of(self, states: list[PartitionState]) -> Callable[[], ConsumerGroupMetadata]:
+        """Return a function that returns the identity with which to commit offsets of these partitions. Once one of
+        them is revoked, it no longer follows the epoch of the member, because a request with the next epoch could
+        replace the offset of the next owner."""
+        last = self._member()
+
+        def owner() -> ConsumerGroupMetadata:
+            nonlocal last
+            if all(state.is_assigned for state in states):
+                last = self._member()
+            return last
+
+        return owner
 
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None

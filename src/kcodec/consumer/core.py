@@ -51,7 +51,8 @@ Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.consumer")
 #: Interval at which metadata of the topics in use is requested, well below the time after which metadata forgets them.
 TOPICS_REFRESH_SECONDS = 60.0
-#: Bounds of the interval at which a consumer looks for the progress of an iteration.
+#: Bounds of the interval at which a consumer looks for the progress of an iteration. The lower bound also applies to
+#: automatic commits while a poll waits, as auto_commit_interval_ms may be 0.
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Interval at which a consumer that was late looks whether the application requests records again.
 LATE_STEP_SECONDS = 0.1
@@ -525,8 +526,7 @@ class ConsumerCore:
                 "subscribe() or assign() first"
             )
         self.assignment.begin_request()
-        self.note_poll()
-        self.commits.note_poll(self.clock())
+        self.note_request()
         self.polls.note()
 
     def take_back(self) -> None:
@@ -557,9 +557,16 @@ class ConsumerCore:
 
     @property
     def longest_wait(self) -> float:
-        """The maximum number of seconds between two calls of `note_poll` while a poll waits for records, so that the
-        wait does not count as a missed poll."""
-        return self.settings.max_poll_interval / 2
+        """The maximum number of seconds until the next call of `note_request` while a poll waits for records. The wait
+        then does not count as a missed poll, and automatic commits continue."""
+        until_commit = max(self.commits.seconds_until_due(self.clock()), SHORTEST_WATCH_SECONDS)
+        return min(self.settings.max_poll_interval / 2, until_commit)
+
+    def note_request(self) -> None:
+        """Any thread: report that a poll begins, or still waits for records. Make an automatic commit if one is due. It
+        includes the records that were delivered before this poll, because the poll has completed them."""
+        self.note_poll()
+        self.commits.note_poll(self.clock())
 
     def _wake_poll(self) -> None:
         self.wake.add_waiter(self._wake_poll)
@@ -608,7 +615,7 @@ class ConsumerCore:
                 if self.fetcher.buffer.has_ready or left <= 0 or is_over():
                     return None
                 yield from wait(self.wake, min(left, self.longest_wait))
-                self.note_poll()
+                self.note_request()
         finally:
             self.note_poll()
             self.polls.end()
@@ -617,15 +624,13 @@ class ConsumerCore:
         """Wait until `take` can return or raise something, the time has passed, or the consumer is closed. Raise errors
         of the group or the loop. This is for a consumer whose callbacks are called by `wait_for_callback`."""
         deadline = self.clock() + timeout
-        longest = min(self.settings.max_poll_interval / 2, self.settings.auto_commit_interval)
         while not self.is_closed:
             self.raise_errors()
             left = deadline - self.clock()
             if left <= 0 or self.fetcher.buffer.has_ready_of(only):
                 return
-            yield from wait(self.wake, min(left, longest))
-            self.note_poll()
-            self.commits.note_poll(self.clock())
+            yield from wait(self.wake, min(left, self.longest_wait))
+            self.note_request()
 
     def wait_for_metadata(self) -> Flow[None]:
         """Wait for the next metadata."""
@@ -841,8 +846,8 @@ class ConsumerCore:
         the response.
 
         Raise ValueError without a group. Raise BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID); it names the partition if one was rejected.
-        Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
+        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH); it names the partition if one
+        was rejected. Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
         """
         given = self.commits.requested() if offsets is None else check_offsets(offsets)
         yield from self.commits.commit_in_turn(given, self._seconds(timeout))

@@ -99,7 +99,7 @@ class ClientBase(NotPickled):
         finally:
             timer.cancel()
             core.polls.end_wait()
-        core.note_poll()
+        core.note_request()
         return None
 
     async def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
