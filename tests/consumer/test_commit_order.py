@@ -316,8 +316,7 @@ def test_a_commit_that_waits_for_its_turn_is_not_sent_for_another_topic() -> Non
     world.assignment.begin_again(state, NEW_ID)
     world.until(2.0)
     assert world.sent == [{1: 1}]
-    with pytest.raises(BrokerError, match="commit of orders-0 was not sent"):
-        _ = late.result
+    assert isinstance(late.error, BrokerError) and "the commit of orders-0 was not sent" in str(late.error)
 
 
 def test_a_queued_automatic_commit_leaves_out_a_topic_that_was_replaced() -> None:
