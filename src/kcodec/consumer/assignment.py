@@ -48,6 +48,7 @@ class PartitionState:
     version:        Number that changes after each seek; 0 when the partition is no longer assigned.
     awaiting:       COMMITTED, RESET or VALIDATION while the partition cannot be read for that reason, otherwise None.
     reset_to:       Target of a RESET: "earliest", "latest" or a time in ms. None: see auto_offset_reset.
+    reset_from:     Position to be replaced by a RESET, because the log does not contain it; otherwise None.
     is_paused:      The user has paused the partition: nothing is delivered, fetched data is kept.
     is_held_back:   on_assigned runs, and may seek: nothing is delivered yet.
     is_suspended:   The topic may have been deleted and created again: nothing is fetched until this is known.
@@ -68,6 +69,7 @@ class PartitionState:
     version: int
     awaiting: str | None = COMMITTED
     reset_to: str | int | None = None
+    reset_from: int | None = None
     chunk: Chunk | None = None
     is_paused: bool = False
     is_held_back: bool = False
@@ -203,6 +205,8 @@ class Assignment:
     post:     Runs a function on the loop's thread. It may be called from any thread.
     changed:  Set on the loop after any change that fetcher and positions must check.
     delivery: Result of the last request for records of an iteration.
+    on_reset: Called on the loop, under the lock, when another position has replaced one that the log does not contain:
+              with the state, the former offset and the new one.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], post: Callable[[Callable[[], None]], None]) -> None:
@@ -213,6 +217,7 @@ class Assignment:
         self._is_poked = False
         self._versions = count(1)
         self.delivery = Delivery()
+        self.on_reset: Callable[[PartitionState, int, int], None] = lambda state, before, after: None
         #: Whether a partition may be paused, or have an error. Otherwise, the partitions are not searched for one.
         self._may_be_paused = self._may_have_failed = False
         #: The partitions of the records that the last request gave.
@@ -435,7 +440,7 @@ class Assignment:
     def _renewed(self, partition: TopicPartition) -> PartitionState:
         state = self.state(partition)
         state.version = next(self._versions)
-        state.reset_to = state.error = None
+        state.reset_to = state.reset_from = state.error = None
         state.has_moved = state.is_error_reported = False
         return state
 
