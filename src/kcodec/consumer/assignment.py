@@ -53,6 +53,7 @@ class PartitionState:
     is_held_back:   on_assigned runs, and may seek: nothing is delivered yet.
     is_suspended:   The topic may have been deleted and created again: nothing is fetched until this is known.
     is_revoking:    The partition is about to be revoked: nothing more is delivered.
+    is_unsubscribed: A later subscription does not contain the topic: nothing more is delivered until the rebalance.
     preferred_replica: Broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          Error that poll raises until a seek.
     is_error_passing: Whether poll raises `error` only once, and the position is then requested again.
@@ -75,6 +76,7 @@ class PartitionState:
     is_held_back: bool = False
     is_suspended: bool = False
     is_revoking: bool = False
+    is_unsubscribed: bool = False
     preferred_replica: int | None = None
     preferred_replica_until: float = 0.0
     error: BaseException | None = None
@@ -187,7 +189,13 @@ class PartitionState:
             and not self.is_held_back
             and not self.is_suspended
             and not self.is_revoking
+            and not self.is_unsubscribed
         )
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether nothing more is delivered until the partition is revoked, or subscribed to again."""
+        return self.is_revoking or self.is_unsubscribed
 
     @property
     def is_assigned(self) -> bool:
@@ -430,6 +438,7 @@ class Assignment:
                 is_paused=state.is_paused,
                 is_held_back=state.is_held_back,
                 is_revoking=state.is_revoking,
+                is_unsubscribed=state.is_unsubscribed,
                 is_added=state.is_added,
                 topic_ids=state.topic_ids | {topic_id},
             )
@@ -500,6 +509,16 @@ class Assignment:
             for state in self._assigned(partitions):
                 state.is_revoking = True
         self._has_changed()
+
+    def note_subscription(self, accepts: Callable[[str], Any]) -> list[TopicPartition]:
+        """Deliver nothing more of partitions whose topics the new subscription does not contain, and return them. What
+        is committed when they are revoked does not change."""
+        with self.lock:
+            for state in self.partitions.values():
+                state.is_unsubscribed = not (state.is_added or accepts(state.topic_partition.topic))
+            gone = [name for name, state in self.partitions.items() if state.is_unsubscribed]
+        self._has_changed()
+        return gone
 
     def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Count committed records as completed."""

@@ -10,6 +10,7 @@ classes. The timeout is in seconds; None means default_api_timeout_ms.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractContextManager
 from operator import length_hint
@@ -291,6 +292,21 @@ class ConsumerCore:
         self.subscription = subscription
         self.cluster.add_topics(self.subscription.topics)
         yield from self._join_group()
+        self._leave_out_unsubscribed()
+
+    def _leave_out_unsubscribed(self) -> None:
+        """Deliver nothing more of topics that are not subscribed to any more, as Java's consumer does. The rebalance
+        that revokes their partitions needs several polls."""
+        subscription = self.subscription
+        if self.membership is None or subscription.is_empty:
+            return
+        accepts: Callable[[str], Any] = subscription.topics.__contains__
+        if subscription.pattern is not None:
+            if self.settings.group_protocol == "consumer":
+                return  # the broker matches the pattern
+            accepts = re.compile(subscription.pattern).fullmatch
+        if gone := self.assignment.note_subscription(accepts):
+            self.fetcher.drop(gone)
 
     def _join_group(self) -> Flow[None]:
         """Pass the subscription to the group member. Create the member if it does not exist."""
@@ -474,6 +490,7 @@ class ConsumerCore:
             self.known_partitions.note(new)
         self.cluster.add_topics({each.topic for each in new})
         self.assignment.add(new, is_added=is_added)
+        self._leave_out_unsubscribed()
         if held_back:
             self.assignment.hold_back(new, True)
 

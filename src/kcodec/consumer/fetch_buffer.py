@@ -406,7 +406,7 @@ class FetchBuffer:
             return None
         with self._assignment.lock:
             start = state.log_position
-            if start is None or not entry.is_current or state.is_revoking:
+            if start is None or not entry.is_current or state.is_leaving:
                 self.drop([state.topic_partition])
                 return None
             self.taken_records += len(records)
@@ -472,7 +472,7 @@ class FetchBuffer:
         taken, state = entry.taken, entry.state
         failure = entry.failure() if taken.is_done else None
         with self._assignment.lock:
-            if not entry.is_current or state.is_revoking:
+            if not entry.is_current or state.is_leaving:
                 self.drop([state.topic_partition])
                 return False
             if is_given:
