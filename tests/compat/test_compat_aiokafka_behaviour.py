@@ -333,6 +333,54 @@ def test_records_of_an_earlier_subscription_are_dropped(kit: Kit, broker: Broker
     run(program())
 
 
+@pytest.mark.parametrize("how", ["getmany", "getone", "getmany without a timeout"])
+def test_one_partition_is_read_to_its_end(kit: Kit, broker: Broker, topic: str, how: str) -> None:
+    """Fetched records of another partition of the same broker are not taken, and must not delay it."""
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    for one in (first, second):
+        for _ in range(10):
+            broker.seed(topic, [bytes(200)] * 50, partition=one.partition)
+
+    async def program() -> None:
+        async with kit.consumer(group_id=None, max_partition_fetch_bytes=12_000) as consumer:
+            consumer.assign([first, second])
+            for one in (first, second):
+                count = 0
+                while count < 500:
+                    if how == "getone":
+                        count += (await consumer.getone(one)).topic == topic
+                    else:
+                        timeout_ms = 500 if how == "getmany" else 0
+                        found = await consumer.getmany(one, timeout_ms=timeout_ms)
+                        await asyncio.sleep(0)  # with a timeout of 0, aiokafka's own consumer does not suspend the task
+                        count += sum(map(len, found.values()))
+                assert count == 500
+
+    run(program())
+
+
+def test_requests_for_several_partitions_wait_together(broker: Broker, topic: str) -> None:
+    """Each of two tasks reads one partition, and a third partition is not read."""
+    other = broker.create_topic(partitions=1)
+    kit = kit_of("kcodec", broker.bootstrap_servers)
+    ends = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    for name, partition in ((topic, 0), (topic, 1), (other, 0)):
+        for _ in range(10):
+            broker.seed(name, [bytes(200)] * 50, partition=partition)
+
+    async def program() -> None:
+        async with kit.consumer(group_id=None, max_partition_fetch_bytes=12_000) as consumer:
+            consumer.assign([*ends, TopicPartition(other, 0)])
+
+            async def read_all(one: TopicPartition) -> None:
+                for _ in range(500):
+                    assert (await consumer.getone(one)).partition == one.partition
+
+            await asyncio.gather(*map(read_all, ends))
+
+    run(program())
+
+
 def test_a_new_subscription_calls_its_listener_twice(kit: Kit, topic: str) -> None:
     """Also after unsubscribe(), which calls no listener (test_kip_345_disabled and _enabled)."""
     places = {TopicPartition(topic, number) for number in range(2)}

@@ -242,6 +242,34 @@ def test_a_broker_is_not_asked_while_one_of_its_partitions_is_full() -> None:
     assert all(len(request.forgotten_topics_data) == 0 for _, _, _, request in world.fetches)
 
 
+@pytest.mark.parametrize("fetch_ahead_max_bytes", [20_000, 64 << 20])
+def test_partitions_that_are_not_requested_hold_no_other_up(fetch_ahead_max_bytes: int) -> None:
+    """Whether their responses are complete in number, or use the memory for responses. The scripted broker sends up to
+    24 kB in one response, even if less is requested."""
+    world = FetchScript(max_partition_fetch_bytes=2000, fetch_ahead_max_bytes=fetch_ahead_max_bytes)
+    world.log(partitions=12)
+    expected = [numbered(log, 100, start=100 * n) for n, log in enumerate(world.logs())]
+    world.assign(*(("orders", n) for n in range(12)))
+    world.run(1.0)
+    found: list[Any] = []
+    for number in (0, 11, 3):
+        only = {TopicPartition("orders", number)}
+        world.fetcher.choose(only)
+        taken: list[Any] = []
+        for _ in range(200):
+            taken += [record.value for record in world.fetcher.buffer.take(500, only)]
+            world.run(0.02)
+            assert world.fetcher.buffer.waiting_bytes(is_aside=True) <= fetch_ahead_max_bytes // 2 + 25_000
+        assert taken == expected[number]
+        found += taken
+    before = len(world.fetches)
+    world.run(2.0)
+    assert len(world.fetches) - before <= 25, "a broker that has nothing new delays its responses"
+    world.fetcher.choose(None)
+    found += world.drain(10.0)
+    assert sorted(found) == sorted(one for some in expected for one in some)
+
+
 def test_taking_records_of_many_partitions_does_not_look_at_all_of_them_each_time() -> None:
     """With a topic of 1,500 partitions, looking at each of them after each response took most of the time of poll."""
     world = FetchScript()

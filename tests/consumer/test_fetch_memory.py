@@ -221,7 +221,7 @@ def test_paused_partitions_keep_a_bounded_amount() -> None:
             world.assign(("orders", number))
         world.run(1.0)
         world.assignment.pause(list(world.assignment.partitions), True)
-    assert world.fetcher.buffer.waiting_bytes(is_paused=True) <= limit
+    assert world.fetcher.buffer.waiting_bytes(is_aside=True) <= limit
     world.assignment.pause(list(world.assignment.partitions), False)
     assert len(world.drain(20.0)) == expected + 11
 

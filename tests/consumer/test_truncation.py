@@ -109,6 +109,20 @@ def test_with_none_and_a_leader_that_cannot_tell_the_error_says_so() -> None:
     assert "does not know up to which offset" in str(error)
 
 
+@pytest.mark.parametrize(("epochs", "after"), [({3: 15, 4: 40}, 15), ({}, 30)])
+def test_a_session_gets_the_position_before_and_after(epochs: dict[int, int], after: int) -> None:
+    """Whether the leader knows the epoch or not. A position that the application has reset is not reported."""
+    world, _ = reading("latest", epochs=epochs)
+    resets: list[tuple[int, int]] = []
+    world.assignment.on_reset = lambda state, before, now: resets.append((before, now))
+    world.pass_time(5.0)
+    assert world.at(A) == after
+    assert resets == [(20, after)]
+    world.assignment.reset(A, "earliest")
+    world.pass_time(5.0)
+    assert len(resets) == 1
+
+
 def test_a_committed_offset_is_validated_by_its_leader_epoch() -> None:
     world = PositionScript(auto_offset_reset="earliest")
     world.log(A, epoch=4, epochs={3: 15, 4: 40})

@@ -112,6 +112,62 @@ def test_c11_what_was_given_back_is_read_from_where_it_stands_now() -> None:
     assert script.consumer.positions()[IN[0]] == 30
 
 
+@pytest.mark.parametrize(
+    ("read", "before", "after", "expected"),
+    [
+        (0, 10, 20, 20),  # nothing was read, and the log begins above the start
+        (0, 10, 4, 4),  # nothing was read, and the log ends below the start, or "earliest"
+        (5, 15, 20, 20),  # the log begins above what was read
+        (5, 15, 12, 10),  # the log ends in what was read
+        (5, 15, 4, 4),
+    ],
+)
+def test_c11_an_abort_goes_back_to_a_position_in_the_log(read: int, before: int, after: int, expected: int) -> None:
+    """The start itself would be out of range, and auto_offset_reset="latest" would skip records."""
+    script = Script()
+    block = script.begin()
+    if read:
+        assert script.read(IN[0], read)
+    state = script.consumer.assignment.partitions[IN[0]]
+    state.position, state.position_epoch = after, -1
+    script.consumer.assignment.on_reset(state, before, after)
+    assert block.moved(script.consumer.assignment.partitions)[IN[0]].offset == after, "a commit has the new position"
+    script.read(IN[0], 3)
+    script.end(block, is_commit=False)
+    assert script.consumer.positions()[IN[0]] == expected
+
+
+def test_c11_a_second_reset_replaces_the_first() -> None:
+    script = Script()
+    block = script.begin()
+    state = script.consumer.assignment.partitions[IN[0]]
+    for before, after in ((10, 20), (20, 30)):
+        state.position = after
+        script.consumer.assignment.on_reset(state, before, after)
+    script.read(IN[0], 3)
+    script.end(block, is_commit=False)
+    assert script.consumer.positions()[IN[0]] == 30
+
+
+@pytest.mark.parametrize("committed", [10, 23])
+def test_c13_an_unknown_outcome_after_a_reset_goes_on_in_the_log(committed: int) -> None:
+    """If the transaction was aborted, the committed offset is still the one that is not in the log."""
+    script = Script()
+    block = script.begin()
+    state = script.consumer.assignment.partitions[IN[0]]
+    state.position = 20
+    script.consumer.assignment.on_reset(state, 10, 20)
+    script.read(IN[0], 3)
+    script.write()
+    script.plan("EndTxn", *[LOST] * 100)
+    with pytest.raises(UnknownOutcomeError):
+        script.end(block, timeout=2.0)
+    script.world.plans.clear()
+    script.world.committed[IN[0]] = committed
+    script.begin()
+    assert script.consumer.positions()[IN[0]] == (20 if committed == 10 else 23)
+
+
 def test_c11_a_position_that_is_lost_while_it_is_open_aborts() -> None:
     """What was read there could not be committed, so it would be read again."""
     script = Script()

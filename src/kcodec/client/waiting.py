@@ -114,7 +114,8 @@ class ClientBase(NotPickled):
         try:
             callback.call()
         finally:
-            self._io_loop.post(callback.complete)
+            with contextlib.suppress(TransportError):  # the callback has closed the client
+                self._io_loop.post(callback.complete)
 
     def _log_lost(self) -> None:
         """Log what is lost because the object was not closed."""

@@ -104,6 +104,8 @@ class ServedConsumer(Consumer):
         #: Number of assignments by the group.
         self.rebalances = 0
         self._failure: errors.KcodecError | None = None
+        #: The partitions of each request that waits for records.
+        self._awaited: list[Set[Place] | None] = []
         self._manual: frozenset[Place] = _NOTHING
         self._seeks: dict[Place, int] = {}
 
@@ -384,6 +386,7 @@ class ServedConsumer(Consumer):
 
         only: Partitions whose records may be returned. None: all partitions.
         """
+        self._choose(only)
         await self._begin_request()
         found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
         if found is not None:
@@ -394,6 +397,7 @@ class ServedConsumer(Consumer):
     async def next_records(self, only: Set[Place] | None, timeout: float) -> bool:
         """Wait for records for `take_chunk`, up to `timeout` seconds or until the consumer is closed. Return whether
         there are any."""
+        self._choose(only)
         deadline = time.monotonic() + timeout
         while True:
             await self._begin_request()
@@ -433,11 +437,23 @@ class ServedConsumer(Consumer):
         core.note_request()
 
     async def _wait(self, seconds: float, only: Set[Place] | None) -> None:
+        self._awaited.append(only)
         try:
+            self._choose(only)
             await self._run(self._core.wait_for_records(seconds, only))
         except errors.TransportError:
             if not self._is_ending:
                 raise
+        finally:
+            self._awaited.remove(only)
+            if self._awaited:
+                self._choose(self._awaited[0])
+
+    def _choose(self, only: Set[Place] | None) -> None:
+        """Fetch for a request of these partitions, and for all requests of other tasks that wait."""
+        if self._awaited and only is not None:
+            only = None if None in self._awaited else frozenset[Place]().union(only, *filter(None, self._awaited))
+        self._core.fetcher.choose(only)
 
     # Positions
 

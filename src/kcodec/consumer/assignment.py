@@ -48,10 +48,12 @@ class PartitionState:
     version:        Number that changes after each seek; 0 when the partition is no longer assigned.
     awaiting:       COMMITTED, RESET or VALIDATION while the partition cannot be read for that reason, otherwise None.
     reset_to:       Target of a RESET: "earliest", "latest" or a time in ms. None: see auto_offset_reset.
+    reset_from:     Position to be replaced by a RESET, because the log does not contain it; otherwise None.
     is_paused:      The user has paused the partition: nothing is delivered, fetched data is kept.
     is_held_back:   on_assigned runs, and may seek: nothing is delivered yet.
     is_suspended:   The topic may have been deleted and created again: nothing is fetched until this is known.
     is_revoking:    The partition is about to be revoked: nothing more is delivered.
+    is_unsubscribed: A later subscription does not contain the topic: nothing more is delivered until the rebalance.
     preferred_replica: Broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          Error that poll raises until a seek.
     is_error_passing: Whether poll raises `error` only once, and the position is then requested again.
@@ -69,11 +71,13 @@ class PartitionState:
     version: int
     awaiting: str | None = COMMITTED
     reset_to: str | int | None = None
+    reset_from: int | None = None
     chunk: Chunk | None = None
     is_paused: bool = False
     is_held_back: bool = False
     is_suspended: bool = False
     is_revoking: bool = False
+    is_unsubscribed: bool = False
     preferred_replica: int | None = None
     preferred_replica_until: float = 0.0
     error: BaseException | None = None
@@ -187,6 +191,7 @@ class PartitionState:
             and not self.is_held_back
             and not self.is_suspended
             and not self.is_revoking
+            and not self.is_unsubscribed
         )
 
     def is_of_other_topic(self, topic_id: UUID | None) -> bool:
@@ -198,6 +203,11 @@ class PartitionState:
             and topic_id != self.topic_id
             and topic_id not in self.former_topic_ids
         )
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether nothing more is delivered until the partition is revoked, or subscribed to again."""
+        return self.is_revoking or self.is_unsubscribed
 
     @property
     def is_assigned(self) -> bool:
@@ -215,6 +225,8 @@ class Assignment:
     post:     Runs a function on the loop's thread. It may be called from any thread.
     changed:  Set on the loop after any change that fetcher and positions must check.
     delivery: Result of the last request for records of an iteration.
+    on_reset: Called on the loop, under the lock, when another position has replaced one that the log does not contain:
+              with the state, the former offset and the new one.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], post: Callable[[Callable[[], None]], None]) -> None:
@@ -225,6 +237,7 @@ class Assignment:
         self._is_poked = False
         self._versions = count(1)
         self.delivery = Delivery()
+        self.on_reset: Callable[[PartitionState, int, int], None] = lambda state, before, after: None
         #: Whether a partition may be paused, or have an error. Otherwise, the partitions are not searched for one.
         self._may_be_paused = self._may_have_failed = False
         #: The partitions of the records that the last request gave.
@@ -438,6 +451,7 @@ class Assignment:
                 is_paused=state.is_paused,
                 is_held_back=state.is_held_back,
                 is_revoking=state.is_revoking,
+                is_unsubscribed=state.is_unsubscribed,
                 is_added=state.is_added,
                 topic_id=topic_id,
                 former_topic_ids=former,
@@ -449,7 +463,7 @@ class Assignment:
     def _renewed(self, partition: TopicPartition) -> PartitionState:
         state = self.state(partition)
         state.version = next(self._versions)
-        state.reset_to = state.error = None
+        state.reset_to = state.reset_from = state.error = None
         state.has_moved = state.is_error_reported = False
         return state
 
@@ -515,6 +529,16 @@ class Assignment:
         with self.lock:
             chosen = self.partitions if partitions is None else partitions
             return {state.topic_partition: state for state in self._assigned(chosen)}
+
+    def note_subscription(self, accepts: Callable[[str], Any]) -> list[TopicPartition]:
+        """Deliver nothing more of partitions whose topics the new subscription does not contain, and return them. What
+        is committed when they are revoked does not change."""
+        with self.lock:
+            for state in self.partitions.values():
+                state.is_unsubscribed = not (state.is_added or accepts(state.topic_partition.topic))
+            gone = [name for name, state in self.partitions.items() if state.is_unsubscribed]
+        self._has_changed()
+        return gone
 
     def note_committed(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], states: Mapping[TopicPartition, PartitionState]

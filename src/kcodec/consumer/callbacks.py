@@ -9,8 +9,9 @@ ConsumerRebalanceListenerInvoker). A flow that calls one waits until it has retu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,12 +43,18 @@ class Work(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Callback:
-    """One call of a function of the application. `completed` is set when it has returned or was cancelled."""
+    """One call of a function of the application. `completed` is set when it has returned or was cancelled.
+
+    queue: The queue that contained it, once its call has begun.
+    outer: The callback that has made the call in which this callback is called, or None.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     is_completed: bool = False
     completed: Signal = field(default_factory=Signal)
+    queue: CallbackQueue | None = None
+    outer: Callback | None = None
 
     def call(self) -> Any:
         """Call the function on the thread or task that polls. The result may be awaitable."""
@@ -57,6 +64,19 @@ class Callback:
         """On the loop: note that the function has returned, or has raised an error, which poll then raises."""
         self.is_completed = True
         self.completed.set()
+
+
+#: The last callback that was called in this thread or task. An asyncio task that a callback creates has it, too.
+_last: ContextVar[Callback | None] = ContextVar("last callback", default=None)
+
+
+def _running() -> Iterator[Callback]:
+    """Yield the callbacks in which this code runs, from the innermost one on."""
+    callback = _last.get()
+    while callback is not None:
+        if not callback.is_completed:
+            yield callback
+        callback = callback.outer
 
 
 class CallbackQueue:
@@ -88,15 +108,24 @@ class CallbackQueue:
     def begin(self, callback: Callback) -> None:
         """Any thread: remove a callback from the queue, immediately before its call, so that an interrupted poll loses
         none."""
+        callback.queue, callback.outer = self, next(_running(), None)
         self._current = callback
+        _last.set(callback)
         with suppress(ValueError):  # close takes them out itself
             self.waiting.remove(callback)
 
+    def callers(self) -> tuple[Callback, ...]:
+        """Any thread: return the callbacks in which this code runs. On another thread than the loop's, some may have
+        just returned; on the loop, `is_completed` then says so."""
+        return tuple(callback for callback in _running() if callback.queue is self)
+
     def call(self, function: Callable[..., Any] | None, *arguments: Any) -> Flow[None]:
         """Queue a callback, and wait until it has returned."""
-        if function is None:
-            return
-        callback = self.put(function, *arguments)
+        if function is not None:
+            yield from self.wait_for(self.put(function, *arguments))
+
+    def wait_for(self, callback: Callback) -> Flow[None]:
+        """Wait until a callback has returned. If this flow is cancelled, do not call it any more."""
         try:
             while not callback.is_completed:
                 yield from wait(callback.completed)

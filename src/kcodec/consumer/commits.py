@@ -269,7 +269,7 @@ class Commits:
             ErrorCode.ILLEGAL_GENERATION,
             f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
             resource=self._settings.group_id,
-            text="the consumer lost the partitions before, or their topic was created again: the records are read again",
+            text="the consumer lost the partitions before, or their topic was created again; records are read again",
         )
 
     def _must_repeat(self) -> bool:

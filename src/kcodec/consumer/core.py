@@ -10,6 +10,7 @@ classes. The timeout is in seconds; None means default_api_timeout_ms.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractContextManager
 from operator import length_hint
@@ -164,6 +165,8 @@ class ConsumerCore:
         self._selections = 0
         #: The partitions, assigned by hand, that an `unsubscribe` under way will remove.
         self._going: frozenset[TopicPartition] = frozenset()
+        #: Identifies the `unsubscribe` that holds the lock of the membership; None if none does.
+        self._lock_holder: object | None = None
         self._ended = Signal()
 
     # Background flows
@@ -292,6 +295,21 @@ class ConsumerCore:
         self.subscription = subscription
         self.cluster.add_topics(self.subscription.topics)
         yield from self._join_group()
+        self._leave_out_unsubscribed()
+
+    def _leave_out_unsubscribed(self) -> None:
+        """Deliver nothing more of topics that are not subscribed to any more, as Java's consumer does. The rebalance
+        that revokes their partitions needs several polls."""
+        subscription = self.subscription
+        if self.membership is None or subscription.is_empty:
+            return
+        accepts: Callable[[str], Any] = subscription.topics.__contains__
+        if subscription.pattern is not None:
+            if self.settings.group_protocol == "consumer":
+                return  # the broker matches the pattern
+            accepts = re.compile(subscription.pattern).fullmatch
+        if gone := self.assignment.note_subscription(accepts):
+            self.fetcher.drop(gone)
 
     def _join_group(self) -> Flow[None]:
         """Pass the subscription to the group member. Create the member if it does not exist."""
@@ -398,12 +416,20 @@ class ConsumerCore:
             )
 
     def unsubscribe(
-        self, timeout: float, reason: str = "the consumer unsubscribed", *, is_final: bool = False
+        self,
+        timeout: float,
+        reason: str = "the consumer unsubscribed",
+        *,
+        is_final: bool = False,
+        callers: tuple[Callback, ...] = (),
     ) -> Flow[None]:
         """Revoke all partitions and leave the group, within `timeout` seconds in total.
 
         This flow continues if its caller is interrupted. The application may therefore subscribe or assign partitions
         meanwhile, unless `is_final`: the consumer is then closed.
+
+        callers: The callbacks in which the application makes this call. A revocation that waits for one of them is not
+                 waited for.
         """
         self.subscription = Subscription()
         self.known_partitions.forget()
@@ -417,7 +443,13 @@ class ConsumerCore:
                 self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
-        is_held = yield from membership.group_lock.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
+        # During on_revoked, no rejoin is under way, but a call that waits for on_revoked may hold the lock. This call
+        # then releases it.
+        is_within, holder = bool(self._revoked_in(callers)), object()
+        if not is_within:
+            longest = min(timeout - leaving_seconds(timeout), REJOIN_SECONDS)
+            if (yield from membership.group_lock.acquire(longest)):
+                self._lock_holder = holder
         is_given_up = False
         try:
             until = deadline - leaving_seconds(timeout)
@@ -426,12 +458,13 @@ class ConsumerCore:
             if self.membership is membership and self.added:
                 yield from self.commits.commit_before_revocation(self.added, until)
             if self.membership is membership:
-                yield from self._revoke_all(until)
+                yield from self._revoke_all(until, callers)
         except GeneratorExit:
             is_given_up = True  # nothing may be waited for any more
             raise
         finally:
-            if is_held:
+            if self._lock_holder is holder or (is_within and self._lock_holder is not None):
+                self._lock_holder = None
                 membership.group_lock.release()
             is_current = self.membership is membership
             tasks: list[Task[None]] = []
@@ -455,10 +488,16 @@ class ConsumerCore:
                 if is_current and self._selections == selections:
                     self.remove(list(self.assignment.partitions))
 
-    def _revoke_all(self, deadline: float) -> Flow[None]:
+    def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:
+        """Return the partitions for which one of these callbacks is on_revoked, and a revocation waits for it."""
+        handler = self.handler
+        return handler.revoked_in(callers) if isinstance(handler, ConsumerRebalanceHandler) else frozenset()
+
+    def _revoke_all(self, deadline: float, callers: tuple[Callback, ...]) -> Flow[None]:
         """Let the handler revoke all partitions. At the deadline, stop waiting for commits and for a rebalance in
         progress."""
-        task = yield from spawn(self.handler.revoke(self.handler.owned, deadline), "revoke")
+        going = self.handler.owned - self._revoked_in(callers)
+        task = yield from spawn(self.handler.revoke(going, deadline), "revoke")
         try:
             yield from join(task, max(deadline - self.clock(), 0.0))
         except TimeoutError:
@@ -475,6 +514,7 @@ class ConsumerCore:
             self.known_partitions.note(new)
         self.cluster.add_topics({each.topic for each in new})
         self.assignment.add(new, is_added=is_added)
+        self._leave_out_unsubscribed()
         if held_back:
             self.assignment.hold_back(new, True)
 
@@ -904,14 +944,15 @@ class ConsumerCore:
 
     # The end
 
-    def close(self, timeout: float) -> Flow[None]:
+    def close(self, timeout: float, callers: tuple[Callback, ...] = ()) -> Flow[None]:
         """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
-        nothing."""
+        nothing. For `callers`, see `unsubscribe`."""
         if self.is_closed:
             return
         self._report.end()
         self.assignment.complete()
-        task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed", is_final=True), "leave")
+        leaving = self.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
+        task = yield from spawn(leaving, "leave")
         try:
             yield from join(task, timeout)
         except TimeoutError:

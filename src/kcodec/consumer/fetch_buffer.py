@@ -193,6 +193,8 @@ class FetchBuffer:
         self._queues: dict[TopicPartition, deque[FetchedPartition]] = {}
         #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
+        #: The partitions whose records the application requests; None for all. See `Fetcher.choose`.
+        self.only: Set[TopicPartition] | None = None
         self.skipped_batches = 0
         #: Records that were given to the application, or to its iteration; for metrics.
         self.taken_records = 0
@@ -241,20 +243,24 @@ class FetchBuffer:
             queue.popleft()
         return queue
 
-    def waiting_bytes(self, *, is_paused: bool = False) -> int:
+    def waiting_bytes(self, *, is_aside: bool = False) -> int:
         """Return the memory of the responses in the buffer. A response stays in memory as long as one of its partitions
         needs it.
 
-        is_paused: Return the memory of responses that only paused partitions need, instead of that of all others.
+        is_aside: Return the memory of responses that only paused partitions need, and partitions whose records the
+                  application does not request, instead of that of all others.
         """
         # Counted each time: an interruption, such as Ctrl-C, would leave a sum wrong.
-        if not self._assignment.has_paused():
-            return 0 if is_paused else sum({one.owner: one.response_bytes for one in self._entries()}.values())
+        only = self.only
+        if only is None and not self._assignment.has_paused():
+            return 0 if is_aside else sum({one.owner: one.response_bytes for one in self._entries()}.values())
         memory = {True: dict[int, int](), False: dict[int, int]()}
         for entry in self._entries():
-            memory[entry.state.is_paused][entry.owner] = entry.response_bytes
-        counted = memory[is_paused]
-        return sum(size for owner, size in counted.items() if not is_paused or owner not in memory[False])
+            state = entry.state
+            is_other = state.is_paused or (only is not None and state.topic_partition not in only)
+            memory[is_other][entry.owner] = entry.response_bytes
+        counted = memory[is_aside]
+        return sum(size for owner, size in counted.items() if not is_aside or owner not in memory[False])
 
     def _entries(self) -> Iterator[FetchedPartition]:
         return chain.from_iterable(self._queues.values())
@@ -400,7 +406,7 @@ class FetchBuffer:
             return None
         with self._assignment.lock:
             start = state.log_position
-            if start is None or not entry.is_current or state.is_revoking:
+            if start is None or not entry.is_current or state.is_leaving:
                 self.drop([state.topic_partition])
                 return None
             self.taken_records += len(records)
@@ -466,7 +472,7 @@ class FetchBuffer:
         taken, state = entry.taken, entry.state
         failure = entry.failure() if taken.is_done else None
         with self._assignment.lock:
-            if not entry.is_current or state.is_revoking:
+            if not entry.is_current or state.is_leaving:
                 self.drop([state.topic_partition])
                 return False
             if is_given:

@@ -274,7 +274,7 @@ class FetchResponses:
         with self.assignment.lock:
             if state.position != request.offset:
                 return  # the records before it are still to be taken
-            state.awaiting, state.reset_to = RESET, None
+            state.awaiting, state.reset_to, state.reset_from = RESET, None, request.offset
         log.warning(
             "%s: offset %d is not in the log; continuing according to auto_offset_reset=%s",
             state.topic_partition,

@@ -18,6 +18,10 @@ repeated with the declared size when there is space for it. One response of any 
 always be in flight. Responses for paused partitions have a separate limit of the same size, so that they do not stop
 the other partitions.
 
+If the application requests records of some partitions only, the responses of the other partitions are kept for it, and
+count as those of paused partitions. They do not prevent requests, and when they use half of this limit, the other
+partitions are not requested any more.
+
 A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
 fails, or `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handles errors.
 """
@@ -25,7 +29,7 @@ fails, or `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handl
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
 from contextlib import suppress
 from typing import Any, Final
 
@@ -117,6 +121,8 @@ class Fetcher:
         self._enough: dict[int, PartitionState] = {}
         #: Likewise, if there was no memory for another response: the bytes of the responses that waited to be taken.
         self._short_with: int | None = None
+        #: Whether the last round requested less because the application requests records of some partitions only.
+        self._has_others = False
         self._is_taken_posted = False
         #: What was requested last of each partition; unchanged entries are used again.
         self._requested: Plan = {}
@@ -156,6 +162,18 @@ class Fetcher:
         with self.assignment.lock:
             self.buffer.drop(partitions)
         self.assignment.poke()
+
+    def choose(self, only: Set[TopicPartition] | None) -> None:
+        """Any thread: note that the application requests records of these partitions only, until the next call. None
+        stands for all partitions."""
+        if only == self.buffer.only:
+            return
+        with self.assignment.lock:
+            self.buffer.only = only
+            is_held_up = bool(self._enough) or self._short_with is not None or self._has_others
+        if is_held_up:
+            with suppress(TransportError):  # closed: there is nothing to fetch for
+                self.assignment.post(self._wake)
 
     # The flow
 
@@ -227,7 +245,11 @@ class Fetcher:
                 self._wake()
 
     def _has_enough(self, state: PartitionState) -> bool:
-        return state.is_fetchable and self._next(state)[2]
+        return state.is_fetchable and self._next(state)[2] and not self._is_other(state.topic_partition)
+
+    def _is_other(self, partition: TopicPartition) -> bool:
+        """Return whether the application does not request the records of a partition."""
+        return self.buffer.only is not None and partition not in self.buffer.only
 
     # What to fetch
 
@@ -237,7 +259,7 @@ class Fetcher:
         with self.assignment.lock:
             plans, due = self._plan(now)
             waiting = self.buffer.waiting_bytes()
-            if self.buffer.waiting_bytes(is_paused=True) > self.settings.fetch_ahead_max_bytes:
+            if self.buffer.waiting_bytes(is_aside=True) > self.settings.fetch_ahead_max_bytes:
                 self.buffer.drop_paused()
         # Half of the buffer space is for responses that are not polled yet. The requests share the rest, so that
         # brokers that delay their responses do not use all of it.
@@ -284,6 +306,7 @@ class Fetcher:
             self._has_news = False
             self._forget_all_but(partitions, brokers)
         self._enough.clear()
+        self._has_others = False
         for partition, state in partitions.items():
             if not state.is_fetchable:
                 continue
@@ -307,9 +330,14 @@ class Fetcher:
             else:
                 offset, epoch, is_full = state.position or 0, state.position_epoch, False
             if is_full:
-                self._enough[node] = state
+                if self._is_other(partition):
+                    self._has_others = True  # the records that the application requests must not wait for it
+                else:
+                    self._enough[node] = state
             elif node not in self._enough:
                 found.setdefault(node, []).append((state, known, offset, epoch))
+        if self.buffer.only is not None:
+            self._leave_out_others(found)
         free = {}
         for node, places in found.items():
             if node in self._enough:
@@ -320,6 +348,15 @@ class Fetcher:
             if places and (node, channel) not in self._flying:
                 free[node, channel] = self._requests(places)
         return free, min(due, default=None)
+
+    def _leave_out_others(self, found: dict[int, list[_Place]]) -> None:
+        """Leave out the partitions whose records the application does not request, if responses that it does not take
+        use too much memory."""
+        if self.buffer.waiting_bytes(is_aside=True) <= self.settings.fetch_ahead_max_bytes // 2:
+            return
+        for node, places in found.items():
+            found[node] = [place for place in places if not self._is_other(place[0].topic_partition)]
+            self._has_others = self._has_others or len(found[node]) < len(places)
 
     def _forget_all_but(self, partitions: Container[object], brokers: Container[object]) -> None:
         """Forget partitions that are no longer assigned, and brokers that no longer exist."""

@@ -275,7 +275,7 @@ class HealthWatch:
             kind = StallCause.CORRUPT if isinstance(state.error, DecodeError) else StallCause.FETCH_FAILED
             yield Stall(_cause_of(state.error, kind), str(state.error))
         yield from self._without_leader(state)
-        if state.is_revoking or state.is_held_back:
+        if state.is_leaving or state.is_held_back:
             yield Stall(StallCause.REBALANCE, "a rebalance is giving the partition away, or on_assigned is running")
         yield from self._fetches(state, node, now)
         if state.awaiting is not None:

@@ -328,6 +328,9 @@ class Positions:
                 else:
                     state.position, state.position_epoch = found.offset, -1
                     state.awaiting = state.reset_to = None
+                    before, state.reset_from = state.reset_from, None
+                    if before is not None:
+                        self.assignment.on_reset(state, before, found.offset)
             log.info("%s: reading continues at offset %d", item, found.offset)
             self.assignment.changed.set()
 
@@ -392,9 +395,13 @@ class Positions:
         log.warning("%s: the log was truncated below the %s", partition, was)
         if end.is_known:
             self.assignment.seek(partition, end.end_offset, end.leader_epoch)
+            with self.assignment.lock:
+                self.assignment.on_reset(state, position.offset, end.end_offset)
             self._accept(state, position.leader_epoch)
         else:
             self.assignment.reset(partition)
+            with self.assignment.lock:
+                state.reset_from = position.offset
 
     def _no_offset(self, partition: TopicPartition) -> NoOffsetForPartitionError:
         group_id = self.settings.group_id if self.committed is not None else None

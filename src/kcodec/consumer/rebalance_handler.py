@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.callbacks import CallbackQueue, RebalanceListener
+from kcodec.consumer.callbacks import Callback, CallbackQueue, RebalanceListener
 from kcodec.consumer.commits import Commits, named_text
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.flow import Clock, Flow, Signal, wait
@@ -129,11 +129,19 @@ class ConsumerRebalanceHandler:
         #: Being revoked: a call of the application and a rebalance may both give the same partitions away.
         self._going: frozenset[TopicPartition] = frozenset()
         self._gone = Signal()
+        #: The calls of on_revoked for which a revocation waits.
+        self._revoked: dict[Callback, frozenset[TopicPartition]] = {}
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """The partitions that the group has assigned."""
         return frozenset(name for name, state in self._assignment.partitions.items() if not state.is_added)
+
+    def revoked_in(self, callbacks: Iterable[Callback]) -> frozenset[TopicPartition]:
+        """Return the partitions of revocations that wait for one of these callbacks."""
+        return frozenset[TopicPartition]().union(
+            *(self._revoked.get(callback, ()) for callback in callbacks if not callback.is_completed)
+        )
 
     def until_polled(self) -> Flow[None]:
         """Wait for the next poll. Return immediately during a poll."""
@@ -157,12 +165,22 @@ class ConsumerRebalanceHandler:
             self._assignment.set_revoking(going)
             yield from self._commits.commit_before_revocation(going, deadline)
             log.info("revoked: %s", ", ".join(map(str, sorted(going))))
-            yield from self._callbacks.call(self.listener.on_revoked, going)
+            yield from self._call_on_revoked(going)
             yield from self._commits.drain_first(deadline)  # the commits that on_revoked has requested
         finally:
             self._going -= going
             self._remove(going)
             self._gone.set()
+
+    def _call_on_revoked(self, going: frozenset[TopicPartition]) -> Flow[None]:
+        if self.listener.on_revoked is None:
+            return
+        callback = self._callbacks.put(self.listener.on_revoked, going)
+        self._revoked[callback] = going
+        try:
+            yield from self._callbacks.wait_for(callback)
+        finally:
+            del self._revoked[callback]
 
     def lose(self, partitions: Partitions) -> Flow[None]:
         """Deliver nothing more of these partitions. At the next poll, stop reading them and call on_lost.

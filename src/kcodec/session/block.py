@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kcodec.consumer.assignment import PartitionState
+from kcodec.consumer.delivery import LogPosition
 from kcodec.errors import TransactionStateError
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.transactions.state import Event
@@ -18,11 +19,21 @@ from kcodec.transactions.transaction import ProducerTransaction
 
 class Start(NamedTuple):
     """The position at which a transaction began to read a partition. `state` is that of the assignment; after another
-    assignment of the partition, there is another start."""
+    assignment of the partition, there is another start.
+
+    reset_to: Offset that replaced the position, because the log does not contain the position. None: no reset.
+    """
 
     state: PartitionState
     offset: int
     leader_epoch: int
+    reset_to: int | None = None
+
+    @property
+    def first(self) -> LogPosition:
+        """The position of the first record that the transaction could read, to which an abort returns. An offset that
+        is not in the log would be reset again, and with "latest" to a later offset."""
+        return LogPosition(self.offset, self.leader_epoch) if self.reset_to is None else LogPosition(self.reset_to, -1)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +90,21 @@ class SessionBlock:
             known = self.starts.get(name)
             if (known is None or known.state is not state) and state.position is not None:
                 self.starts[name] = Start(state, state.position, state.position_epoch)
+
+    def note_reset(self, state: PartitionState, before: int, after: int) -> None:
+        """Under the assignment's lock: note that the offset `after` has replaced the position `before`, which is not in
+        the log.
+
+        If the position was reset to a later offset, the log begins after it, so it does not contain the start either.
+        If it was reset to an earlier offset, the log ends before it. The log then contains the start, unless the new
+        offset is before the start.
+        """
+        start = self.starts.get(state.topic_partition)
+        if start is None or start.state is not state:
+            return
+        first = start.first.offset
+        if before == first or after > before or after < first:
+            self.starts[state.topic_partition] = start._replace(reset_to=after)
 
     def moved(self, partitions: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Under the assignment's lock: return the positions that this transaction has moved, for the commit. If a

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from kcodec.cluster.flow_lock import FlowLock
+from kcodec.consumer.assignment import PartitionState
 from kcodec.consumer.callbacks import Callback, RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
@@ -76,6 +77,7 @@ class GroupSession:
         """Set the consumer, once."""
         self.consumer = consumer
         self.listener = listener or self.listener
+        consumer.assignment.on_reset = self._note_reset
 
     def run(self) -> Flow[None]:
         """Run next to the calls until the session is closed: note where the transaction begins to read partitions that
@@ -90,6 +92,11 @@ class GroupSession:
         if block is not None and not block.is_ending:
             with self.consumer.assignment.lock:
                 block.note_starts(self.consumer.assignment.partitions)
+
+    def _note_reset(self, state: PartitionState, before: int, after: int) -> None:
+        """Under the assignment's lock: note that `after` has replaced a position that is not in the log."""
+        if self.block is not None:
+            self.block.note_reset(state, before, after)
 
     @property
     def knows_generations(self) -> bool:
@@ -184,8 +191,10 @@ class GroupSession:
             for name in here:
                 start = uncertain[name]
                 if assignment.partitions.get(name) is start.state:  # after another assignment, it has another position
-                    place = found.get(name) or start
-                    assignment.seek(name, place.offset, place.leader_epoch)
+                    place = found.get(name)
+                    # A transaction commits no offset that is equal to its start.
+                    to = start.first if place is None or place.offset == start.offset else place
+                    assignment.seek(name, to.offset, to.leader_epoch)
             self.consumer.fetcher.drop(here)
         self.is_rewind_due, self._uncertain = False, {}
 
@@ -339,10 +348,10 @@ class GroupSession:
         assignment = self.consumer.assignment
         moved = []
         for name, start in block.starts.items():
-            state = start.state
+            state, first = start.state, start.first
             is_assigned = assignment.partitions.get(name) is state
-            if is_assigned and (state.position != start.offset or state.awaiting is not None):
-                assignment.seek(name, start.offset, start.leader_epoch)
+            if is_assigned and (state.position != first.offset or state.awaiting is not None):
+                assignment.seek(name, first.offset, first.leader_epoch)
                 moved.append(name)
         self.consumer.fetcher.drop(moved)
 

@@ -101,6 +101,7 @@ class Consumer(ClientBase):
         self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
         self._io_loop = IoLoop(self._client)
         self._polling = threading.Lock()
+        self._is_closing = False
         self._core = ConsumerCore(
             self._options.settings(client_options),
             self._client.cluster,
@@ -176,7 +177,8 @@ class Consumer(ClientBase):
         """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if the timeout
         is not a number."""
         check_timeout(timeout, "unsubscribe")
-        await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout, "unsubscribe()")
+        flow = self._core.unsubscribe(timeout, callers=self._core.callbacks.callers())
+        await self._run_with_callbacks(flow, timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are currently assigned."""
@@ -399,14 +401,15 @@ class Consumer(ClientBase):
         await self._end(timeout, None)
 
     async def _end(self, timeout: float, error: BaseException | None) -> None:
-        if self._io_loop.is_closed:
-            return
+        callers = self._core.callbacks.callers()
+        if self._io_loop.is_closed or (self._is_closing and callers):
+            return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
+        self._is_closing = True
         try:
             if self._is_started:
-                flow = announced(
-                    self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer", is_always=True
-                )
+                closing = self._core.close(timeout, callers)
+                flow = announced(closing, error, timeout, self._leaving_text, "kcodec.consumer", is_always=True)
                 await self._run_with_callbacks(flow, timeout, "close()")
         finally:
             await self._io_loop.close()

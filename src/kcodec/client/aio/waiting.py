@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+from kcodec.errors import TransportError
 from kcodec.network.not_pickled import NotPickled
 from kcodec.network.weak_sets import members_of
 from kcodec.producer import delivery as deliveries
@@ -110,7 +111,8 @@ class ClientBase(NotPickled):
             if inspect.isawaitable(called):
                 await called
         finally:
-            self._io_loop.post(callback.complete)
+            with contextlib.suppress(TransportError):  # the callback has closed the client
+                self._io_loop.post(callback.complete)
 
     def _log_lost(self) -> None:
         """Log what is lost because the object was not closed."""
