@@ -436,6 +436,11 @@ class DataLossError(ValueError):
         super().__init__("; ".join(map(str, losses)) + f". {remedy}")
 
 
+def created_again(before: str | None, now: str) -> str:
+    """Return the reason of the loss of a topic that has another id now."""
+    return f"the topic was deleted and created again (its id was {before} and is {now})"
+
+
 def find_losses(
     ranges: Iterable[OffsetRange],
     earliest: PartitionOffsets,
@@ -462,8 +467,7 @@ def find_losses(
             continue
         first, end = earliest[partition], latest[partition]
         if expected is not None and found is not None and expected != found:
-            reason = f"the topic was deleted and created again (its id was {expected} and is {found})"
-            losses.append(DataLoss(partition, each.start, None, reason))
+            losses.append(DataLoss(partition, each.start, None, created_again(expected, found)))
             kept.append(replace(each, start=first, end=max(first, min(each.end, end))))
             continue
         bounds = f"the log has offsets {first} to {end - 1}" if end > first else f"the log is empty, it ends at {end}"

@@ -225,7 +225,7 @@ class StreamState(ABC):
     def _why_gone(topic: str, first: StreamOffsets, last: StreamOffsets) -> str:
         before, after = first.topic_ids.get(topic), last.topic_ids.get(topic)
         if before != after and after is not None:
-            return f"the topic was deleted and created again (its id was {before} and is {after})"
+            return planner.created_again(before, after)
         return "the query does not read the partition any more"
 
     def _log_batch(self, tasks: int, found: Iterable[OffsetRange], last: StreamOffsets) -> None:
