@@ -12,11 +12,14 @@ Ray and kcodec must be installed on every node. `import kcodec` does not import 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import kcodec
+from kcodec.client import Admin, ClientOptions
 from kcodec.offsets import OffsetRange
+from kcodec.reading.options import take_options
 
 try:
     from ray.data import Datasource
@@ -26,6 +29,8 @@ except ImportError as missing:
     raise ImportError(f"kcodec.ray needs Ray Data ({missing}); install it with: pip install 'ray[data]'") from missing
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     import pyarrow
 
     from kcodec.client import ReadTopicOptions
@@ -50,7 +55,7 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
 
     Headers are a list of pairs, so that repeated headers are kept. Creating the source raises the errors of
     `kcodec.read_topic`, and the tasks raise those of `kcodec.read_ranges`: OffsetOutOfRangeError if records were
-    deleted after the source was created.
+    deleted after the source was created, and BrokerError if a topic was deleted, or deleted and created again.
     """
 
     def __init__(
@@ -62,12 +67,19 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
         **options: Unpack[ReadTopicOptions],
     ) -> None:
         super().__init__()
+        take_options(options)  # before any request
         self._options: dict[str, Any] = dict(options)
         self._ranges: list[OffsetRange] = []
-        for topic in [topics] if isinstance(topics, str) else topics:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        # The ids are looked up before the offsets: if a topic is created again in between, its id is the old one, and
+        # the tasks raise an error.
+        ids = _topic_ids(names, options)
+        for topic in names:
             with kcodec.read_topic(topic, start=start, end=end, **options) as records:
                 found = records.offsets
-            self._ranges += [OffsetRange(*place, one.start, one.end) for place, one in sorted(found.items())]
+            self._ranges += [
+                OffsetRange(*place, one.start, one.end, ids[topic]) for place, one in sorted(found.items())
+            ]
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -97,12 +109,21 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
         ]
 
 
+def _topic_ids(topics: list[str], options: Mapping[str, Any]) -> dict[str, UUID | None]:
+    """Return the id of each topic; None from brokers before 3.1."""
+    if not topics:
+        return {}
+    known = ClientOptions.__annotations__
+    with Admin(**{name: value for name, value in options.items() if name in known}) as admin:
+        return {name: found.topic_id for name, found in admin.describe_topics(topics).items()}
+
+
 def divided(ranges: Iterable[OffsetRange], parallelism: int) -> list[OffsetRange]:
     """Return the ranges that are not empty, divided into about `parallelism` ranges of at least MIN_TASK_OFFSETS."""
     given = [each for each in ranges if each.size]
     size = max(MIN_TASK_OFFSETS, -(-sum(each.size for each in given) // max(parallelism, 1)))
     return [
-        OffsetRange(each.topic, each.partition, begin, min(begin + size, each.end))
+        replace(each, start=begin, end=min(begin + size, each.end))
         for each in given
         for begin in range(each.start, each.end, size)
     ]

@@ -80,6 +80,7 @@ PUBLIC = {
     "kcodec.client",
     "kcodec.client.aio",
     "kcodec.client.properties",
+    "kcodec.client.range_sample",
     "kcodec.cluster.retry_driver",
     "kcodec.constants",
     "kcodec.consumer.lag",
@@ -105,6 +106,7 @@ PUBLIC = {
     "kcodec.protocol.messages",
     "kcodec.protocol.messages.metadata",
     "kcodec.protocol.schema",
+    "kcodec.reading.options",
     "kcodec.text",
     "kcodec.transactions.handle",
 }

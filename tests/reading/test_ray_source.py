@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 import kcodec
-from kcodec.client import Producer
+from kcodec.broker import Broker
+from kcodec.client import Admin, Producer
+from kcodec.errors import BrokerError
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 
 
@@ -77,3 +80,38 @@ def test_the_tasks_read_the_frozen_ranges(
     assert [row["value"] for row in rows] == [b"%d" % number for number in range(8)]
     assert rows[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
     assert source.estimate_inmemory_data_size() is None and tasks[0].limit == 5
+
+
+def test_a_repeated_task_does_not_read_another_topic_of_the_same_name(
+    source_module: Any, kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was deleted and created again after the source was created, and has the offsets of the range, too."""
+    monkeypatch.setattr(source_module, "MIN_TASK_OFFSETS", 2)
+    servers = kcodec_broker.bootstrap_servers
+    kcodec_broker.create_topic("orders", 1)
+    kcodec_broker.seed("orders", [b"old"] * 4)
+    source = source_module.KafkaDatasource("orders", bootstrap_servers=servers)
+    tasks = source.get_read_tasks(parallelism=2)
+    assert len(tasks) == 2
+    assert [row["value"] for table in tasks[0].read() for row in table.to_pylist()] == [b"old"] * 2
+    with Admin(bootstrap_servers=servers) as admin:
+        assert {each.topic_id for each in source.ranges} == {admin.describe_topics(["orders"])["orders"].topic_id}
+        admin.delete_topics(["orders"])
+        admin.create_topics(["orders"])
+    kcodec_broker.seed("orders", [b"new"] * 4)
+    for task in tasks:
+        with pytest.raises(BrokerError, match="was deleted and created again") as caught:
+            list(task.read())
+        assert caught.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_a_missing_topic_and_an_unknown_option_are_errors_of_the_source(
+    source_module: Any, kcodec_broker: Broker
+) -> None:
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "unknown_topic_timeout_ms": 100}
+    with pytest.raises(BrokerError) as caught:
+        source_module.KafkaDatasource("orders", **options)
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(TypeError, match="isolation_levle"):
+        source_module.KafkaDatasource("orders", **options, isolation_levle="read_committed")
+    assert source_module.KafkaDatasource([], **options).ranges == ()

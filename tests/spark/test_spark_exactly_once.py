@@ -27,7 +27,7 @@ from transaction_cluster import TransactionCluster
 
 from kcodec import TopicPartition, partition_for
 from kcodec.client import Admin, Producer, TransactionHandle, TransactionWriter, begin_transaction
-from kcodec.errors import ProducerFencedError
+from kcodec.errors import BrokerError, ProducerFencedError
 from kcodec.spark import SinkResult, exactly_once
 from kcodec.spark.sink_protocol import SinkProgress
 from kcodec.spark.sink_tasks import TaskWriter
@@ -310,6 +310,23 @@ def test_a_query_ends_after_its_attempts(
     assert committed(cluster, job) == []
     job.run()
     assert committed(cluster, job) == sorted(rows)
+
+
+def test_an_error_of_a_task_that_cannot_pass_ends_the_query_at_once(
+    cluster: TransactionCluster, job: SinkQuery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, the source has no permission to read its topic."""
+    job.add()
+    flag = tmp_path / "flag"
+    flag.touch()
+
+    def fail() -> None:
+        raise BrokerError("Fetch of orders-0", code=29, name="TOPIC_AUTHORIZATION_FAILED", remedy="stop")
+
+    with caplog.at_level(logging.WARNING, "kcodec.spark"), pytest.raises(Exception, match="TOPIC_AUTHORIZATION_FAILED"):
+        job.run(failing(flag, fail))
+    assert "is repeated" not in messages(caplog)
+    assert committed(cluster, job) == []
 
 
 def test_only_the_first_attempt_of_a_task_writes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,3 +291,11 @@ def test_spark_shows_what_a_stream_cannot_read(spark: SparkSession, tmp_path: Pa
     with pytest.raises(PySparkException, match="no partition directory is there") as caught:
         query.awaitTermination(60)
     assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_the_checkpoint_of_a_query_over_topics_is_named_in_the_error(copied: Path) -> None:
+    """The position has the same form, so that it is a valid position of other partitions."""
+    position = {"v": 1, "payments": {"id": "MkU3OEVBNTcwNTJENDM2Qg", "0": 23, "1": 5}}
+    with pytest.raises(DataLossError, match="that of another query, for example of a query over topics") as caught:
+        Query(copied, position).run()
+    assert str(caught.value).count("give this query a new checkpoint") == 1

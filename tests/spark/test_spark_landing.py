@@ -23,7 +23,7 @@ from pyarrow import fs, parquet
 
 import kcodec
 from kcodec import TopicPartition
-from kcodec.client import Admin, Producer
+from kcodec.client import Admin, NewTopic, Producer
 from kcodec.spark import DataLossError, LandedFile, LandingError, land, landing_folder, landings
 from kcodec.spark.landing_folder import LandingFolder, Manifest, StagedFile
 from kcodec.spark.planner import StreamOffsets
@@ -294,6 +294,42 @@ def test_a_topic_that_was_created_again_is_an_error(
     manifest.write_text(json.dumps(value))
     with pytest.raises(DataLossError, match="was deleted and created again"):
         land(spark, topic, tmp_path, bootstrap_servers=servers)
+
+
+def test_records_of_a_topic_that_was_created_again_land_once(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With resume=False, too: the position of the deleted topic is replaced, although it is a higher offset."""
+    land(spark, topic, tmp_path, bootstrap_servers=servers)
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topics([topic])
+        admin.create_topics([NewTopic(topic, 3)])
+    fill(servers, topic, 9)
+    with pytest.raises(DataLossError, match=rf"{topic}-0: offsets from 200 on .*was deleted and created again"):
+        land(spark, topic, tmp_path, bootstrap_servers=servers, resume=False)
+    lossy: dict[str, Any] = {"bootstrap_servers": servers, "failOnDataLoss": False}
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        again = land(spark, topic, tmp_path, resume=False, **lossy)
+    assert f"{topic}-0: offsets from 200 on cannot be read: the topic was deleted" in messages(caplog)
+    assert (again.rows, set(again.offsets.values())) == (9, {3})
+    assert not land(spark, topic, tmp_path, bootstrap_servers=servers).files
+    fill(servers, topic, 3)
+    assert land(spark, topic, tmp_path, bootstrap_servers=servers).rows == 3
+
+
+def test_a_gap_in_a_topic_that_was_created_again_is_left_to_the_next_call(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    land(spark, topic, tmp_path, bootstrap_servers=servers)
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topics([topic])
+        admin.create_topics([NewTopic(topic, 3)])
+    fill(servers, topic, 9)
+    lossy: dict[str, Any] = {"bootstrap_servers": servers, "failOnDataLoss": False}
+    start = {topic: {"0": 2, "1": 0, "2": 1}}
+    again = land(spark, topic, tmp_path, resume=False, startingOffsets=start, **lossy)
+    assert (again.rows, again.offsets) == (6, {TopicPartition(topic, 1): 3})
+    assert land(spark, topic, tmp_path, bootstrap_servers=servers).rows == 6
 
 
 def test_a_gap_before_a_batch_is_left_to_the_next_call(

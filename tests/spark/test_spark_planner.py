@@ -212,6 +212,15 @@ def test_limits_become_offsets() -> None:
         resolved(OffsetLimit("timestamps", "startingTimestamp", timestamp=7), {ORDERS[0]: 3})
 
 
+@pytest.mark.parametrize(
+    ("when", "unit"), [(1_700_000_000_000_000, "microseconds"), (1_700_000_000_000_000_000, "nanoseconds")]
+)
+def test_a_timestamp_in_another_unit_is_named(when: int, unit: str) -> None:
+    limit = planner.parse_offset_limit({"startingTimestamp": str(when)}, "starting")
+    with pytest.raises(ValueError, match=f"looks like {unit}: 1700000000000 would be in milliseconds"):
+        resolved(limit)
+
+
 def test_offsets_name_every_partition_that_is_read() -> None:
     each = dict.fromkeys(ORDERS, 5)
     with pytest.raises(ValueError, match="'startingOffsets' names other-0, which the query does not read"):

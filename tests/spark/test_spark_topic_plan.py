@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import Any
 
 import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import Producer
+from kcodec.spark import topics
 from kcodec.spark.planner import DataLossError
 from kcodec.spark.topics import TopicSource
 
@@ -38,3 +41,26 @@ def test_an_end_beyond_the_last_stable_offset_is_not_a_truncated_log(kcodec_brok
         assert [(one.start, one.end) for one in planned] == [(0, 3)]
     if end == 5:
         assert [(one.start, one.end) for one in TopicSource.of(given).plan()] == [(0, 5)]
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_a_record_that_arrives_while_a_query_is_planned_is_after_its_end(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """A timestamp may be that of a record which was written after the ends of the logs were looked up."""
+    broker = kcodec_broker
+    broker.create_topic("orders", 1)
+    broker.seed("orders", [b"0", b"1"])
+    soon = int(time.time() * 1000) + 60_000
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("orders", b"2", timestamp=soon)
+            producer.send("orders", b"3", timestamp=soon + 1)
+        return topics.offsets_at(*arguments)
+
+    monkeypatch.setattr(topics, "offsets_at", late)
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "orders", f"{side}Timestamp": soon + 1}
+    planned = TopicSource.of(given).plan()
+    assert [(one.start, one.end) for one in planned] == ([] if side == "starting" else [(0, 2)])

@@ -15,11 +15,13 @@ from log_messages import messages
 
 import kcodec
 from kcodec import OffsetRange, TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Admin, Producer
 from kcodec.errors import AdminError, OffsetOutOfRangeError
+from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
-from kcodec.spark.topic_stream import TopicStream
+from kcodec.spark.topic_stream import SAMPLE_BYTES, TopicStream
 from kcodec.spark.topics import TopicSource
 from kcodec.spark.trigger_limits import TriggerLimits
 from kcodec.testing.kafka import ApacheKafka
@@ -132,6 +134,47 @@ def test_limits_of_a_batch(streams: Streams) -> None:
     assert sum(offsets(stream.report()).values()) == 100
     by_bytes = streams.stream(topic, maxBytesPerTrigger="2000")
     assert 14 <= sum(offsets(by_bytes.latest_offset(start)).values()) <= 22
+
+
+@pytest.mark.parametrize("ending", ["marker", "aborted", "compacted"])
+def test_sizes_are_estimated_from_one_response_for_each_partition(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A partition whose unread offsets have no record does not make the driver read the others to their ends."""
+    servers = kcodec_broker.bootstrap_servers
+    fetched: list[int] = []
+    received = BoundedRead._received
+
+    def spy(read: BoundedRead, partition: PartitionRead, found: Any) -> FetchedResponse | None:
+        if ending == "compacted" and partition.range.partition != 0:
+            found.records = b""  # compaction has removed the last offsets of the log
+        fetched.append(len(found.records or b""))
+        return received(read, partition, found)
+
+    monkeypatch.setattr(BoundedRead, "_received", spy)
+    kcodec_broker.create_topic("orders", 3)
+    with Producer(bootstrap_servers=servers, transactional_id="writer", batch_size=16384) as producer:
+        producer.begin_transaction()
+        for _ in range(2000):
+            producer.send("orders", bytes(1000), partition=1)
+        producer.send("orders", bytes(1000), partition=2)
+        producer.abort_transaction() if ending == "aborted" else producer.commit_transaction()
+    with Producer(bootstrap_servers=servers, batch_size=16384) as producer:
+        for _ in range(4000):
+            producer.send("orders", bytes(1000), partition=0)
+    given = {"subscribe": "orders", "kafka.bootstrap.servers": servers, "startingOffsets": "earliest"}
+    options = {**given, "maxBytesPerTrigger": "1000000", "kafka.isolation.level": "read_committed"}
+    stream = TopicStream(TopicSource.of(options, is_stream=True))
+    try:
+        start = stream.initial_offset()
+        if ending != "aborted":
+            start["orders"] |= {"1": 2000, "2": 1}
+        end = stream.latest_offset(start)
+    finally:
+        stream.close()
+    assert len(fetched) <= 5
+    assert sum(fetched) < 3 * 2 * SAMPLE_BYTES
+    assert 200 < offsets(end)["orders-0"] < 1000
 
 
 def test_a_batch_waits_for_enough_offsets(streams: Streams) -> None:

@@ -27,7 +27,7 @@ from kcodec.spark.landing_folder import (
     now,
 )
 from kcodec.spark.parquet_files import MAX_FILE_BYTES, ROW_GROUP_BYTES, ParquetFiles, ParquetSettings, describe
-from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.planner import DataLoss, DataLossError, StreamOffsets, created_again
 from kcodec.spark.workers import for_workers
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def land(
 
     Raise
     - ValueError if an option is unknown or invalid;
-    - DataLossError (a ValueError) if offsets are no longer in the log, unless failOnDataLoss is False;
+    - DataLossError (a ValueError) if offsets are no longer in the log, or if a topic was created again since the last
+      call, unless failOnDataLoss is False;
     - LandingError if another call has committed meanwhile, or if the driver does not find the files of the tasks;
     - errors of brokers, and what Spark raises if a task fails.
     """
@@ -278,19 +279,38 @@ def _commit(topics: TopicSource, position: StreamOffsets) -> None:
 
 
 def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
-    """Return the ranges of a batch query, and the position after these ranges and all earlier landings."""
+    """Return the ranges of a batch query, and the position after these ranges and all earlier landings.
+
+    The position in a topic that was created again is that of the deleted topic. It is dropped, or DataLossError is
+    raised if failOnDataLoss is true.
+    """
     from kcodec.spark.topic_stream import id_text
 
     ranges = topics.plan()
     offsets, ids = ({}, {}) if before is None else (dict(before.offsets), dict(before.topic_ids))
+    found = {each.topic: id_text(each.topic_id) for each in ranges if each.topic_id is not None}
+    renewed = {topic for topic, text in found.items() if ids.get(topic, text) != text}
+    losses = [
+        DataLoss(each, offset, None, created_again(ids[each.topic], found[each.topic]))
+        for each, offset in sorted(offsets.items())
+        if each.topic in renewed
+    ]
+    if losses and topics.fails_on_data_loss:
+        raise DataLossError(losses)
+    for loss in losses:
+        logger.warning("%s", loss)
+        del offsets[loss.partition]
     known = {each.topic for each in offsets}
+    is_whole = topics.starting().kind == "earliest"
     for each in ranges:
         position = offsets.get(each.topic_partition)
+        if position is None and each.topic in renewed and each.start > 0 and not is_whole:
+            continue  # The next call begins at the earliest offset of the new topic.
         # Offsets between the position and a later start are left to the next call.
         if position is None or each.start <= position:
             offsets[each.topic_partition] = max(each.end, position or 0)
-        if each.topic_id is not None and each.topic not in known:
-            ids[each.topic] = id_text(each.topic_id)
+        if each.topic in found and each.topic not in known:
+            ids[each.topic] = found[each.topic]
     return ranges, StreamOffsets(offsets, ids)
 
 

@@ -37,6 +37,8 @@ PARTITIONS_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 HIGHEST_PARTITION = (1 << 31) - 1
 HIGHEST_LONG = (1 << 63) - 1
+#: From these numbers on, a timestamp is probably in microseconds or in nanoseconds, and not in milliseconds.
+FIRST_MICROSECONDS, FIRST_NANOSECONDS = 10**14, 10**17
 
 
 PartitionOffsets = Mapping[TopicPartition, int]
@@ -250,8 +252,8 @@ def resolve_offsets(
             if offset is None and is_start and limit.strategy == "error":
                 when = limit.timestamp if limit.each is None else limit.each[partition]
                 raise ValueError(
-                    f"option {limit.option!r}: {partition} has no record with the timestamp {when} or a later one; "
-                    "startingOffsetsByTimestampStrategy=latest starts at its end"
+                    f"option {limit.option!r}: {partition} has no record with the timestamp {when} or a later one"
+                    f"{unit_hint(when)}; startingOffsetsByTimestampStrategy=latest starts at its end"
                 )
             resolved[partition] = latest[partition] if offset is None else offset
         else:
@@ -260,6 +262,16 @@ def resolve_offsets(
                 offset = (limit.each or {})[partition]
             resolved[partition] = {EARLIEST: earliest, LATEST: latest}.get(offset, {partition: offset})[partition]
     return resolved
+
+
+def unit_hint(when: int | None) -> str:
+    """Return a note about a timestamp that is probably not in milliseconds, with a leading semicolon; "" otherwise."""
+    if when is None or when < FIRST_MICROSECONDS:
+        return ""
+    unit, factor = ("microseconds", 1000) if when < FIRST_NANOSECONDS else ("nanoseconds", 1_000_000)
+    return (
+        f"; the option is in milliseconds, and this number looks like {unit}: {when // factor} would be in milliseconds"
+    )
 
 
 def _check_partitions(limit: OffsetLimit, partitions: Collection[TopicPartition]) -> None:
@@ -436,6 +448,11 @@ class DataLossError(ValueError):
         super().__init__("; ".join(map(str, losses)) + f". {remedy}")
 
 
+def created_again(before: str | None, now: str) -> str:
+    """Return the reason of the loss of a topic that has another id now."""
+    return f"the topic was deleted and created again (its id was {before} and is {now})"
+
+
 def find_losses(
     ranges: Iterable[OffsetRange],
     earliest: PartitionOffsets,
@@ -462,8 +479,7 @@ def find_losses(
             continue
         first, end = earliest[partition], latest[partition]
         if expected is not None and found is not None and expected != found:
-            reason = f"the topic was deleted and created again (its id was {expected} and is {found})"
-            losses.append(DataLoss(partition, each.start, None, reason))
+            losses.append(DataLoss(partition, each.start, None, created_again(expected, found)))
             kept.append(replace(each, start=first, end=max(first, min(each.end, end))))
             continue
         bounds = f"the log has offsets {first} to {end - 1}" if end > first else f"the log is empty, it ends at {end}"

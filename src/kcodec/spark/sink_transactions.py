@@ -42,6 +42,8 @@ log = logging.getLogger("kcodec.spark")
 
 #: Number of consecutive transaction timeouts after which a batch is not written again: it would time out forever.
 MOST_TIMEOUTS = 2
+#: In the text of a BrokerError that another attempt cannot correct.
+FINAL = "; remedy: stop]"
 #: Seconds to abort what a failed batch left open. The coordinator does it after the transaction timeout otherwise.
 ABORT_SECONDS = 3.0
 #: Pause before a batch is written again, in seconds; it doubles, up to the second value.
@@ -193,14 +195,19 @@ class SinkTransactions:
         return SinkResult(self.settings.application, batch.number, rows, is_skipped=True)
 
     def _may_retry(self, error: Exception) -> bool:
-        """Return whether another attempt may succeed: not after wrong rows, missing permissions, or a stopped query."""
+        """Return whether another attempt may succeed: not after wrong rows, missing permissions, or a stopped query.
+
+        Spark reports an error of a task as text, which contains the remedy of a BrokerError.
+        """
         if self._is_cancelled(error) or isinstance(error, ExactlyOnceError):
             return False
         if isinstance(error, ProducerFencedError):
             return True  # a begin finds out whether another process has taken over
         if isinstance(error, KcodecError):
             return error.remedy in ("retry", "abort", "recreate") or isinstance(error, kcodec.TransportError)
-        return not isinstance(error, (ValueError, TypeError)) and is_job_failure(error)
+        if isinstance(error, (ValueError, TypeError)) or not is_job_failure(error):
+            return False
+        return FINAL not in str(error)
 
     def _note_failure(self, batch: Batch, failures: list[Exception]) -> None:
         error = failures[-1]

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kcodec.offsets import OffsetRange, TopicPartition
@@ -20,6 +20,11 @@ from kcodec.spark.planner import DataLoss, DataLossError, StreamOffsets
 from kcodec.spark.trigger_limits import TriggerControl, TriggerLimits
 
 logger = logging.getLogger("kcodec.spark")
+#: Queries over topics and queries over files have positions of the same form, so a position does not show its source.
+OTHER_QUERY = (
+    "the query reads none of the partitions of its position. If the checkpoint is that of another query, for example "
+    "of a query over topics in place of files, give this query a new checkpoint"
+)
 
 
 @dataclass
@@ -225,7 +230,7 @@ class StreamState(ABC):
     def _why_gone(topic: str, first: StreamOffsets, last: StreamOffsets) -> str:
         before, after = first.topic_ids.get(topic), last.topic_ids.get(topic)
         if before != after and after is not None:
-            return f"the topic was deleted and created again (its id was {before} and is {after})"
+            return planner.created_again(before, after)
         return "the query does not read the partition any more"
 
     def _log_batch(self, tasks: int, found: Iterable[OffsetRange], last: StreamOffsets) -> None:
@@ -254,7 +259,10 @@ class StreamState(ABC):
             for partition, offset in position.offsets.items()
             if not self._is_wanted(partition)
         ]
-        return [*losses, *dropped]
+        found = [*losses, *dropped]
+        if found and not set(position.offsets) & set(logs.partitions):
+            found[-1] = replace(found[-1], reason=f"{found[-1].reason}; {OTHER_QUERY}")
+        return found
 
     def _raise_if_lost(self, losses: list[DataLoss]) -> None:
         if losses and self._fails_on_data_loss:

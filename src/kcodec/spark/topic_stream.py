@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import kcodec
+from kcodec.client.range_sample import sample_ranges
 from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
@@ -197,32 +197,29 @@ class TopicStream(StreamState):
         self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
     ) -> Mapping[TopicPartition, float]:
         """Return the mean size of an offset, from keys, values and headers of the first records of each partition's
-        backlog."""
+        backlog. About SAMPLE_BYTES of each partition are read. Partitions without a record there keep their
+        estimate."""
         import pyarrow as pa
 
         backlog = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
         reading = {
             **with_credentials(self._source.reading),
             "columns": ["topic", "partition", "offset", "key", "value", "headers"],
-            "max_partition_fetch_bytes": SAMPLE_BYTES,
-            "fetch_ahead_max_bytes": SAMPLE_BYTES,
         }
-        left = {each.topic_partition for each in backlog}
-        with kcodec.read_ranges(backlog, spark_layout=True, on_missing="skip", **reading) as records:
-            for chunk in records:
-                rows = pa.record_batch(chunk)
+        sampled: set[TopicPartition] = set()
+        with sample_ranges(backlog, sample_bytes=SAMPLE_BYTES, **reading) as records:
+            for rows in map(pa.record_batch, records):
                 if not rows.num_rows:
                     continue
                 partition = TopicPartition(rows["topic"][0].as_py(), rows["partition"][0].as_py())
-                if partition in left:
-                    left.discard(partition)
-                    size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
-                    offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
-                    estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
-                    if estimate is not None:
-                        self._sizes[partition] = estimate
-                if not left:
-                    break
+                if partition in sampled:
+                    continue
+                sampled.add(partition)
+                size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
+                offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
+                estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
+                if estimate is not None:
+                    self._sizes[partition] = estimate
         return self._sizes
 
 

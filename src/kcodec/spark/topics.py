@@ -204,7 +204,16 @@ class TopicSource:
             latest = list_offsets(admin, dict.fromkeys(partitions, "latest"), level)
             starts, ends = (
                 planner.resolve_offsets(
-                    limit, partitions, earliest, latest, offsets_at(admin, limit, partitions, level), is_start=is_start
+                    limit,
+                    partitions,
+                    earliest,
+                    latest,
+                    # Records that have arrived since `latest` was listed are after the end of the query.
+                    {
+                        each: min(offset, latest[each])
+                        for each, offset in offsets_at(admin, limit, partitions, level).items()
+                    },
+                    is_start=is_start,
                 )
                 for limit, is_start in ((starting, True), (ending, False))
             )
