@@ -3,9 +3,16 @@
 `read_ranges`.
 
 One flow for each partition fetches ahead of the caller. The batch headers of a response determine the next offset. A
-request names one partition and uses no session. An empty response therefore means that there is no record between the
-requested offset and the end of the log, so ends are exact even if compaction has removed the last records before them.
-`Fetcher` is not used, because its sessions leave out unchanged partitions (KIP-227).
+request names one partition and uses no session. `Fetcher` is not used, because its sessions leave out unchanged
+partitions (KIP-227).
+
+A range ends before its last offset if compaction has removed the records there. Only two empty responses of the leader
+show this, at an offset in the leader's local log, with a log that extends to the end of the range. Two kinds of empty
+responses show nothing:
+
+- A broker sends no records if it cannot read them from remote storage in time (KIP-405). ListOffsets returns the offset
+  at which the local log begins, and offsets below it are requested again.
+- A response that names no partition was throttled (KIP-219).
 
 `fetch_ahead_max_bytes` limits the memory of responses that are not taken yet. A request reserves the size of its
 response until the response is taken, and waits for its turn if there is no free capacity. A response that declares a
@@ -303,14 +310,15 @@ class BoundedRead:
         topic, number = partition.topic_partition
         if not self._check_topic(partition):
             return None
-        leader = self.cluster.leader(topic, number)
-        if leader is None:
+        leader = self.cluster.leader(topic, number), self.cluster.leader_epoch(topic, number)
+        node = leader[0]
+        if node is None:
             self.cluster.request_update(f"{partition.topic_partition} has no known leader")
             return None
         timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
         try:
             reply = yield from call(
-                leader,
+                node,
                 ByVersion(FetchRequest, lambda version: self._request(partition, version)),
                 timeout=timeout,
                 lowest=4,
@@ -345,6 +353,9 @@ class BoundedRead:
             # A leader that has just been elected may not know its high watermark yet: ListOffsets waits for it.
             yield from self._check_bounds(partition)
             partition.is_end_checked = True
+        if not found.records:
+            yield from self._nothing(partition, found, leader)
+            return None
         return self._received(partition, found)
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
@@ -368,11 +379,7 @@ class BoundedRead:
         )
 
     def _received(self, partition: PartitionRead, found: Any) -> FetchedResponse | None:
-        data = memoryview(found.records if found.records is not None else b"")
-        limit = found.last_stable_offset if self.settings.is_committed_only else found.high_watermark
-        if not data.nbytes:
-            self._nothing(partition, limit, found.high_watermark)
-            return None
+        data = memoryview(found.records)
         self.bytes_fetched += data.nbytes
         if self._large:  # such batches may have been few: a little less with each response, down to what they bring
             self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
@@ -398,20 +405,64 @@ class BoundedRead:
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
         return FetchedResponse(partition, position, data, aborted, found.last_stable_offset)
 
-    def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
-        """Handle an empty response: if the log extends to the end of the range, the read is complete. Otherwise, the
-        data is not written yet."""
-        if limit >= partition.end:
-            if partition.is_empty_once:
-                partition.fetch_offset = partition.end
+    def _nothing(self, partition: PartitionRead, found: Any, leader: tuple[int | None, int]) -> Flow[None]:
+        """Handle an empty response of the leader. If its log extends to the end of the range, and the requested offset
+        is in its local log, the read is complete. Otherwise, the records are not written yet, or the leader did not
+        get them from remote storage.
+
+        leader: The leader and its epoch when the request was sent.
+        """
+        limit = found.last_stable_offset if self.settings.is_committed_only else found.high_watermark
+        if limit < partition.end:
+            partition.is_empty_once = False
+            held = ""
+            if limit < found.high_watermark:
+                held = f" of {found.high_watermark}: an open transaction blocks the records after it"
+            partition.last_error = KcodecError(f"the readable records end at {limit}{held}")
+            return
+        if not partition.is_empty_once:
             partition.is_empty_once = True
             partition.must_pause = False
             return
-        partition.is_empty_once = False
-        held = ""
-        if limit < high_watermark:
-            held = f" of {high_watermark}: an open transaction blocks the records after it"
-        partition.last_error = KcodecError(f"the readable records end at {limit}{held}")
+        local_start = yield from self._local_start(partition)
+        if local_start is None:
+            return
+        if local_start > partition.fetch_offset:
+            partition.last_error = KcodecError(
+                f"broker {leader[0]} returned no records at this offset, which is in remote storage (the local log "
+                f"begins at {local_start}), so its remote read was too slow or was throttled; check the remote "
+                "storage, or increase remote.fetch.max.wait.ms or remote.log.manager.fetch.max.bytes.per.second of "
+                "the broker"
+            )
+            return
+        topic, number = partition.topic_partition
+        # The local log of another leader may begin at another offset.
+        if (self.cluster.leader(topic, number), self.cluster.leader_epoch(topic, number)) == leader:
+            partition.fetch_offset = partition.end
+            partition.must_pause = False
+
+    def _local_start(self, partition: PartitionRead) -> Flow[int | None]:
+        """Return the offset at which the leader's local log begins: 0 if the leader has no tiered storage, None if the
+        request failed."""
+        where = partition.topic_partition
+        left = max(partition.deadline - self.cluster.clock(), 0.0)
+        try:
+            listed = yield from list_offsets(
+                self.cluster, {where: "earliest_local"}, IsolationLevel.READ_UNCOMMITTED, left
+            )
+        except UnsupportedError:
+            return 0
+        except BrokerError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:
+                return 0
+            if error.code not in GONE:
+                raise
+            self.cluster.forget_leader(*where)  # `_check_topic` decides once there is new metadata
+            return None
+        except DeliveryTimeoutError as error:
+            partition.last_error = error
+            return None
+        return listed[where].offset
 
     # What goes wrong
 
