@@ -5,6 +5,9 @@ A `TopicWorld` is a `ScriptedCluster` whose partitions contain real batches. Its
 from the batch with the offset on, at least one batch, otherwise no more bytes than requested, up to the high watermark
 or the last stable offset, with the aborted transactions in that range. `on_fetch` is called first. It returns an error
 code, a response, or None for that of the log.
+
+A world can also have the replica selector of its leaders (KIP-392), and logs whose first records are in remote storage
+(KIP-405).
 """
 
 from __future__ import annotations
@@ -56,6 +59,9 @@ class ServedLog:
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     open: dict[int, tuple[int, list[tuple[int, bytes]]]] = field(default_factory=dict)
     diverging: tuple[int, int] | None = None
+    #: Offset at which the local log begins, and the number of next reads of remote storage that are too slow.
+    local_start: int = 0
+    slow_reads: int = 0
 
     @property
     def last_stable(self) -> int:
@@ -117,12 +123,24 @@ class ServedLog:
 
 
 class TopicWorld(ScriptedCluster):
-    """See the module. fetches: (time, node, topic, partition, offset) of every Fetch."""
+    """See the module.
+
+    fetches:     (time, node, topic, partition, offset) of every Fetch.
+    asked:       (node, version, request) of every Fetch.
+    listed:      Every ListOffsets.
+    racks:       The replica that leaders prefer for a rack. For the rack "*", they prefer it for every client.
+    follower_end: The high watermark of the other replicas, if they are behind.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.served: dict[tuple[str, int], ServedLog] = {}
         self.fetches: list[tuple[float, int, str, int, int]] = []
+        self.asked: list[tuple[int, int, FetchRequest]] = []
+        self.listed: list[ListOffsetsRequest] = []
+        self.racks: dict[str, int] = {}
+        self.follower_end: int | None = None
+        self._versions: list[tuple[FetchRequest, int]] = []
         self.fetched_bytes = 0
         self.serves_whole_batches = True
         self.on_fetch: Callable[[int, str, int, int], int | FetchResponse | None] = lambda *given: None
@@ -145,9 +163,9 @@ class TopicWorld(ScriptedCluster):
         """Build requests that depend on the version, as a connection does."""
         if hasattr(call.request, "build"):
             version = min(13 if self.has_topic_ids else 12, call.highest)
-            call = type(call)(
-                call.node, call.request.build(version), call.timeout, call.lowest, call.highest, True, call.channel
-            )
+            request = call.request.build(version)
+            self._versions.append((request, version))
+            call = type(call)(call.node, request, call.timeout, call.lowest, call.highest, True, call.channel)
         return super().start_call(call, done)
 
     def _leads(self, node: int, name: str, number: int) -> bool:
@@ -155,6 +173,7 @@ class TopicWorld(ScriptedCluster):
 
     def _listed(self, node: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
         topics = []
+        self.listed.append(request)
         for topic in request.topics:
             parts = []
             for wanted in topic.partitions:
@@ -163,7 +182,7 @@ class TopicWorld(ScriptedCluster):
                 offset = -1
                 if log is not None and not code:
                     limit = log.last_stable if request.isolation_level else log.end
-                    known = {-1: limit, -2: log.log_start}
+                    known = {-1: limit, -2: log.log_start, -4: max(log.log_start, log.local_start)}
                     offset = known.get(wanted.timestamp, -1)
                     offset = log.offset_at(wanted.timestamp, limit) if wanted.timestamp >= 0 else offset
                 part = ListOffsetsPartitionResponse(
@@ -175,9 +194,13 @@ class TopicWorld(ScriptedCluster):
 
     def _fetched(self, node: int, request: FetchRequest) -> FetchResponse:
         responses = []
+        latest = 13 if self.has_topic_ids else 12  # of a request that was decoded from bytes
+        version = next((version for built, version in self._versions if built is request), latest)
+        self.asked.append((node, version, request))
+        preferred = self.racks.get(request.rack_id, self.racks.get("*")) if version >= 11 else None
         by_id = {topic_id: name for name, (topic_id, _) in self.topics.items()}
         for topic in request.topics:
-            name = by_id.get(topic.topic_id) if self.has_topic_ids else topic.topic
+            name = by_id.get(topic.topic_id) if self.has_topic_ids and version >= 13 else topic.topic
             parts = []
             for wanted in topic.partitions:
                 at = self.now, node, name or "?", wanted.partition, wanted.fetch_offset
@@ -188,21 +211,40 @@ class TopicWorld(ScriptedCluster):
                 if name is None:
                     reported = 100 if self.has_topic_ids else 3
                 elif reported is None and not self._leads(node, name, wanted.partition):
-                    reported = 6
+                    reported = None if node in self.racks.values() else 6
                 if reported:
                     parts.append(FetchPartitionData(partition_index=wanted.partition, error_code=reported))
                 else:
                     assert name is not None
-                    parts.append(self._records(self.served[name, wanted.partition], wanted, request))
+                    log, is_leader = self.served[name, wanted.partition], self._leads(node, name, wanted.partition)
+                    if is_leader and preferred is not None:
+                        parts.append(self._redirection(log, wanted, preferred))
+                    else:
+                        parts.append(self._records(log, wanted, request, None if is_leader else self.follower_end))
             responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts))
         return FetchResponse(responses=responses)
 
-    def _records(self, log: ServedLog, wanted: Any, request: FetchRequest) -> FetchPartitionData:
-        limit = log.last_stable if request.isolation_level else log.end
-        part = FetchPartitionData(
+    def _redirection(self, log: ServedLog, wanted: Any, preferred: int) -> FetchPartitionData:
+        """The response of a leader that prefers another replica: it does not read its log."""
+        return FetchPartitionData(
             partition_index=wanted.partition,
             high_watermark=log.end,
             last_stable_offset=log.last_stable,
+            log_start_offset=-1,
+            preferred_read_replica=preferred,
+            records=b"",
+        )
+
+    def _records(
+        self, log: ServedLog, wanted: Any, request: FetchRequest, follower_end: int | None = None
+    ) -> FetchPartitionData:
+        high_watermark = log.end if follower_end is None else follower_end
+        last_stable = min(log.last_stable, high_watermark)
+        limit = last_stable if request.isolation_level else high_watermark
+        part = FetchPartitionData(
+            partition_index=wanted.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable,
             log_start_offset=log.log_start,
             aborted_transactions=[],
             records=b"",
@@ -213,11 +255,16 @@ class TopicWorld(ScriptedCluster):
         if log.diverging is not None and wanted.last_fetched_epoch >= 0:
             part.diverging_epoch = FetchEpochEndOffset(epoch=log.diverging[0], end_offset=log.diverging[1])
             return part
+        if wanted.fetch_offset < log.local_start and log.slow_reads:
+            log.slow_reads -= 1
+            return part
         data, last = b"", wanted.fetch_offset
         room = min(wanted.partition_max_bytes, request.max_bytes)
         for batch in log.batches:
             if batch.last < wanted.fetch_offset or batch.base >= limit:
                 continue
+            if data and batch.base >= log.local_start > wanted.fetch_offset:
+                break
             if data and len(data) + len(batch.data) > room:
                 break
             data += batch.data

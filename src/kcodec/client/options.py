@@ -476,4 +476,5 @@ class ReadTopicOptions(ClientOptions, total=False):
     """Function that converts the value of a record from bytes, for `rows()`, as key_deserializer does for the key.
     (default: None)"""
     client_rack: str
-    """Rack in which the program runs. kcodec sends it to the brokers (KIP-392). (default: '')"""
+    """Rack in which the program runs. If the brokers allow it, kcodec reads from a replica in this rack (KIP-392).
+    (default: '')"""

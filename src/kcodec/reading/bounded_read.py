@@ -3,9 +3,18 @@
 `read_ranges`.
 
 One flow for each partition fetches ahead of the caller. The batch headers of a response determine the next offset. A
-request names one partition and uses no session. An empty response therefore means that there is no record between the
-requested offset and the end of the log, so ends are exact even if compaction has removed the last records before them.
-`Fetcher` is not used, because its sessions leave out unchanged partitions (KIP-227).
+request names one partition and uses no session. `Fetcher` is not used, because its sessions leave out unchanged
+partitions (KIP-227).
+
+A range ends before its last offset if compaction has removed the records there. Only two empty responses of the leader
+show this, at an offset in the leader's local log, with a log that extends to the end of the range. Three kinds of empty
+responses show nothing:
+
+- A leader that prefers another replica for `client_rack` (KIP-392) sends no records. The read continues with that
+  replica. After an error or an empty response of the replica, it continues with the leader.
+- A broker sends no records if it cannot read them from remote storage in time (KIP-405). ListOffsets returns the offset
+  at which the local log begins, and offsets below it are requested again.
+- A response that names no partition was throttled (KIP-219).
 
 `fetch_ahead_max_bytes` limits the memory of responses that are not taken yet. A request reserves the size of its
 response until the response is taken, and waits for its turn if there is no free capacity. A response that declares a
@@ -61,6 +70,10 @@ GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_
 TOPIC_PATIENCE_SECONDS = 2.0
 #: The last version with names of topics in place of ids.
 LAST_VERSION_BY_NAME = 12
+#: The last version for which a leader never names a preferred replica.
+LAST_VERSION_OF_LEADERS = 10
+#: Shortest time for which a preferred replica is used or avoided.
+SHORTEST_REPLICA_SECONDS = 0.5
 #: What a response of one partition holds next to its records, aborted transactions included.
 RESPONSE_OVERHEAD_BYTES = 64 * 1024
 #: Large batches are set aside for in full at first, and then by this part less with each response.
@@ -114,6 +127,9 @@ class PartitionRead:
     topic_id:    Id of the topic. `is_id_certain` is False if it comes from metadata that may be outdated.
     undelivered: Offset of the first decoded record below `next_offset` that the caller has not received.
     lost:        Number of offsets of the range that are not in the log.
+    replica:     Broker to fetch from until `replica_until`, in place of the leader (KIP-392).
+    leader_until: Time until which the leader has to send the records itself, because its preferred replica did not.
+    is_redirected: Whether the leader then named a preferred replica nevertheless.
     corruption:  Error that stopped the fetching, because a header cannot be read and the next batch is unknown.
     """
 
@@ -134,6 +150,10 @@ class PartitionRead:
     unknown_since: float | None = None
     is_empty_once: bool = False
     must_pause: bool = False
+    replica: int | None = None
+    replica_until: float = 0.0
+    leader_until: float = 0.0
+    is_redirected: bool = False
     last_error: KcodecError | None = None
     corruption: DecodeError | None = None
 
@@ -164,7 +184,8 @@ class BoundedRead:
 
     ranges:     The ranges; `partitions` has the same order.
     settings:   isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (maximum time
-                without progress in a partition), client_rack.
+                without progress in a partition), client_rack, metadata_max_age (maximum time for which a preferred
+                replica is used, or avoided after it failed).
     on_missing: Handling of offsets that are not in the log: "raise" an error with the bounds of the log, or "skip"
                 them, with a log message and a count. With None, the bounds were checked before: an offset that is no
                 longer in the log is an error, and the read waits for an end that is not written yet.
@@ -303,18 +324,20 @@ class BoundedRead:
         topic, number = partition.topic_partition
         if not self._check_topic(partition):
             return None
-        leader = self.cluster.leader(topic, number)
-        if leader is None:
+        leader = self.cluster.leader(topic, number), self.cluster.leader_epoch(topic, number)
+        node = self._replica_of(partition)
+        node = leader[0] if node is None else node
+        if node is None:
             self.cluster.request_update(f"{partition.topic_partition} has no known leader")
             return None
         timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
         try:
             reply = yield from call(
-                leader,
+                node,
                 ByVersion(FetchRequest, lambda version: self._request(partition, version)),
                 timeout=timeout,
                 lowest=4,
-                highest=LAST_VERSION_BY_NAME if self.cluster.topic_id(topic) is None else 32767,
+                highest=self._highest_version(partition),
                 channel="fetch",
                 max_response_bytes=size + RESPONSE_OVERHEAD_BYTES,
             )
@@ -329,7 +352,10 @@ class BoundedRead:
                 partition.must_pause = self._large > 0  # the size may grow each time
                 self._large = max(self._large, cause.claimed)
                 return None
-            self.cluster.forget_leader(topic, number)
+            if partition.replica is None:
+                self.cluster.forget_leader(topic, number)
+            else:
+                self._leave_replica(partition, "did not respond to a Fetch")
             return None
         found = _of_partition(reply.message, number)
         code = reply.message.error_code or (found.error_code if found is not None else 0)
@@ -338,14 +364,35 @@ class BoundedRead:
             return None
         if found is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
             return None
+        if found.diverging_epoch.end_offset >= 0 and partition.replica is not None:
+            self._leave_replica(partition)  # the leader's log decides
+            return None
         if found.diverging_epoch.end_offset >= 0:
             self._diverged(partition, found.diverging_epoch)
             return None
-        if self.on_missing and found.high_watermark < partition.end and not partition.is_end_checked:
+        if not found.records and found.preferred_read_replica >= 0:
+            self._prefer(partition, found.preferred_read_replica)
+            return None
+        if not found.records and partition.replica is not None:
+            # The high watermark of a replica and the begin of its local log are not those of the leader.
+            self._leave_replica(partition)
+            partition.must_pause = False
+            return None
+        is_short = found.high_watermark < partition.end and partition.replica is None
+        if self.on_missing and is_short and not partition.is_end_checked:
             # A leader that has just been elected may not know its high watermark yet: ListOffsets waits for it.
             yield from self._check_bounds(partition)
             partition.is_end_checked = True
+        if not found.records:
+            yield from self._nothing(partition, found, leader)
+            return None
         return self._received(partition, found)
+
+    def _highest_version(self, partition: PartitionRead) -> int:
+        """Return the highest version of Fetch to use."""
+        if partition.is_redirected and self.cluster.clock() < partition.leader_until:
+            return LAST_VERSION_OF_LEADERS
+        return LAST_VERSION_BY_NAME if self.cluster.topic_id(partition.range.topic) is None else 32767
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
         topic, number = partition.topic_partition
@@ -364,15 +411,11 @@ class BoundedRead:
             max_bytes=partition.fetch_bytes,
             isolation_level=int(self.settings.isolation_level),
             topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[requested])],
-            rack_id=self.settings.client_rack,
+            rack_id="" if self.cluster.clock() < partition.leader_until else self.settings.client_rack,
         )
 
     def _received(self, partition: PartitionRead, found: Any) -> FetchedResponse | None:
-        data = memoryview(found.records if found.records is not None else b"")
-        limit = found.last_stable_offset if self.settings.is_committed_only else found.high_watermark
-        if not data.nbytes:
-            self._nothing(partition, limit, found.high_watermark)
-            return None
+        data = memoryview(found.records)
         self.bytes_fetched += data.nbytes
         if self._large:  # such batches may have been few: a little less with each response, down to what they bring
             self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
@@ -398,20 +441,109 @@ class BoundedRead:
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
         return FetchedResponse(partition, position, data, aborted, found.last_stable_offset)
 
-    def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
-        """Handle an empty response: if the log extends to the end of the range, the read is complete. Otherwise, the
-        data is not written yet."""
-        if limit >= partition.end:
-            if partition.is_empty_once:
-                partition.fetch_offset = partition.end
+    def _nothing(self, partition: PartitionRead, found: Any, leader: tuple[int | None, int]) -> Flow[None]:
+        """Handle an empty response of the leader. If its log extends to the end of the range, and the requested offset
+        is in its local log, the read is complete. Otherwise, the records are not written yet, or the leader did not
+        get them from remote storage.
+
+        leader: The leader and its epoch when the request was sent.
+        """
+        limit = found.last_stable_offset if self.settings.is_committed_only else found.high_watermark
+        if limit < partition.end:
+            partition.is_empty_once = False
+            held = ""
+            if limit < found.high_watermark:
+                held = f" of {found.high_watermark}: an open transaction blocks the records after it"
+            partition.last_error = KcodecError(f"the readable records end at {limit}{held}")
+            return
+        if not partition.is_empty_once:
             partition.is_empty_once = True
             partition.must_pause = False
             return
-        partition.is_empty_once = False
-        held = ""
-        if limit < high_watermark:
-            held = f" of {high_watermark}: an open transaction blocks the records after it"
-        partition.last_error = KcodecError(f"the readable records end at {limit}{held}")
+        local_start = yield from self._local_start(partition)
+        if local_start is None:
+            return
+        if local_start > partition.fetch_offset:
+            partition.last_error = KcodecError(
+                f"broker {leader[0]} returned no records at this offset, which is in remote storage (the local log "
+                f"begins at {local_start}), so its remote read was too slow or was throttled; check the remote "
+                "storage, or increase remote.fetch.max.wait.ms or remote.log.manager.fetch.max.bytes.per.second of "
+                "the broker"
+            )
+            return
+        topic, number = partition.topic_partition
+        # The local log of another leader may begin at another offset.
+        if (self.cluster.leader(topic, number), self.cluster.leader_epoch(topic, number)) == leader:
+            partition.fetch_offset = partition.end
+            partition.must_pause = False
+
+    def _local_start(self, partition: PartitionRead) -> Flow[int | None]:
+        """Return the offset at which the leader's local log begins: 0 if the leader has no tiered storage, None if the
+        request failed."""
+        where = partition.topic_partition
+        left = max(partition.deadline - self.cluster.clock(), 0.0)
+        try:
+            listed = yield from list_offsets(
+                self.cluster, {where: "earliest_local"}, IsolationLevel.READ_UNCOMMITTED, left
+            )
+        except UnsupportedError:
+            return 0
+        except BrokerError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:
+                return 0
+            if error.code not in GONE:
+                raise
+            self.cluster.forget_leader(*where)  # `_check_topic` decides once there is new metadata
+            return None
+        except DeliveryTimeoutError as error:
+            partition.last_error = error
+            return None
+        return listed[where].offset
+
+    # Preferred replicas
+
+    def _replica_of(self, partition: PartitionRead) -> int | None:
+        """Return the replica to fetch from, or None for the leader."""
+        if partition.replica is None:
+            return None
+        if self.cluster.clock() >= partition.replica_until:
+            partition.replica = None  # the leader is requested again, and may name another replica
+        elif not self._is_online(partition, partition.replica):
+            self._leave_replica(partition, "is offline")
+        return partition.replica
+
+    def _is_online(self, partition: PartitionRead, node: int) -> bool:
+        known = self.cluster.partition(partition.topic_partition)
+        return node in self.cluster.brokers and (known is None or node not in known.offline_replicas)
+
+    def _prefer(self, partition: PartitionRead, replica: int) -> None:
+        """Handle a response without records that names a preferred replica: continue with that replica, or with the
+        leader if the replica is offline."""
+        if self.cluster.clock() < partition.leader_until:
+            # Without a rack, only a custom replica selector names one. A leader does not call it for old versions.
+            partition.must_pause = partition.is_redirected
+            partition.is_redirected = True
+            return
+        partition.must_pause = False
+        if partition.replica is not None:
+            self._leave_replica(partition, "named another replica")
+        elif not self._is_online(partition, replica):
+            self._leave_replica(partition, "is offline")
+        else:
+            partition.replica = replica
+            partition.replica_until = self._replica_deadline()
+
+    def _leave_replica(self, partition: PartitionRead, failure: str = "") -> None:
+        """Fetch from the leader for a while, without its preferred replica. A failure of the replica may mean that the
+        metadata is outdated."""
+        partition.replica = None
+        partition.leader_until = self._replica_deadline()
+        partition.is_redirected = False
+        if failure:
+            self.cluster.request_update(f"{partition.topic_partition}: the preferred replica {failure}")
+
+    def _replica_deadline(self) -> float:
+        return self.cluster.clock() + max(self.settings.metadata_max_age, SHORTEST_REPLICA_SECONDS)
 
     # What goes wrong
 
@@ -419,6 +551,11 @@ class BoundedRead:
         topic, number = partition.topic_partition
         doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
         error = broker_error(code, doing, resource=partition.topic_partition)
+        if partition.replica is not None:
+            partition.last_error = error
+            partition.must_pause = False
+            self._leave_replica(partition, f"responded with {error.name}")
+            return
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if not self.on_missing:
                 raise self._out_of_range(partition)

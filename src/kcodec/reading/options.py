@@ -56,7 +56,7 @@ class ReadTopicConfig(OptionSet):
     value_deserializer: Deserializer | None = option(None)
     """Function that converts the value of a record from bytes, for `rows()`, as key_deserializer does for the key."""
     client_rack: str = option("")
-    """Rack in which the program runs. kcodec sends it to the brokers (KIP-392)."""
+    """Rack in which the program runs. If the brokers allow it, kcodec reads from a replica in this rack (KIP-392)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
