@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,52 @@ def test_a_chunk_that_exceeds_the_transaction_timeout_is_reported(tmp_path: Path
     assert "The transaction with 3 records took " in ran.err
     assert "longer than its timeout of 0.5 s" in ran.err
     assert "pass a smaller --chunk than 65536, or increase -X transaction.timeout.ms" in ran.err
+
+
+def test_runs_of_different_topics_do_not_fence_each_other(tmp_path: Path) -> None:
+    long_partition(tmp_path / "made", 30)
+    (made,) = (tmp_path / "made").iterdir()
+    backup = tmp_path / "backup"
+    for topic in ("first", "second"):
+        shutil.copytree(made, backup / f"{topic}-0")
+    with Broker() as broker:
+        for topic in ("first", "second"):
+            broker.create_topic(topic, partitions=1, retention_ms=-1)
+        command = ("restore", backup, "-b", broker.bootstrap_servers)
+        broker.faults.add("EndTxn", delay_ms=200)
+        with program(*command, "-t", "first", "--chunk", "1000") as slow:
+            wait_until(lambda: broker.end_offset("first") > 0)
+            ran = run(*command, "-t", "second")
+            assert slow.poll() is None
+            _, err = slow.communicate(timeout=60)
+        assert (ran.status, slow.returncode, err) == (ExitStatus.OK, ExitStatus.OK, b""), ran.err
+        broker.faults.clear()
+        again = run(*command)  # the progress of both runs is known to a run of all topics
+        assert again.status is ExitStatus.OK, again.err
+        assert [line.split()[1:3] for line in again.out.splitlines()[1:]] == [["30000", "0"], ["30000", "0"]]
+
+
+def test_a_run_fences_an_earlier_one_of_the_same_topic(tmp_path: Path) -> None:
+    long_partition(tmp_path / "made", 30)
+    (made,) = (tmp_path / "made").iterdir()
+    backup = tmp_path / "backup"
+    shutil.copytree(made, backup / "orders-0")
+    with Broker() as broker:
+        broker.create_topic("orders", partitions=1, retention_ms=-1)
+        command = ("restore", backup, "-b", broker.bootstrap_servers, "--chunk", "1000")
+        rule = broker.faults.add("EndTxn", delay_ms=300)
+        with program(*command) as first:
+            wait_until(lambda: rule.hits > 1)
+            broker.faults.clear()
+            ran = run(*command, "-t", "orders")
+            _, err = first.communicate(timeout=60)
+        assert ran.status is ExitStatus.OK, ran.err
+        assert (first.returncode, b"orders" in err) == (ExitStatus.ERROR, True)
+        assert there_count_at(broker, "orders") == 30_000
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -3,8 +3,11 @@
 
 All sources are read and all targets are checked before the first record is written. Then each chunk of a partition is
 written in one transaction. The transaction also commits, for a consumer group, the source offset at which the next
-chunk begins. If a restore is run again, it continues after the last committed chunk. It fences the earlier run if that
-run is still active, because both runs use the same transactional id.
+chunk begins. If a restore is run again, it continues after the last committed chunk.
+
+The progress of all topics is in one group, so that a run with other -t options continues, too. Each target topic has
+its own transactional id. A run therefore fences an earlier run that still writes to one of its topics, but not a run
+that restores other topics of the same directory at the same time.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import hashlib
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +100,8 @@ def parser() -> Parser:
     found.add_argument(
         "--name",
         metavar="NAME",
-        help="name of the transactional id and the group that store the progress (default: derived from DIR)",
+        help="name of the group that stores the progress, and beginning of the transactional ids, which end with the "
+        "topics (default: derived from DIR)",
     )
     add_on_error(
         found, ("raise", "skip"), "write nothing and end with exit status 1 (raise), or leave the batch out (skip)"
@@ -174,7 +179,7 @@ class RestoredPartition:
 class Plan:
     """All partitions to restore.
 
-    name: Name of the transactional id and of the group.
+    name: Name of the group. The transactional ids begin with it.
     new:  Topics to create.
     """
 
@@ -212,7 +217,8 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
 
 
 def _name_of(files: list[str]) -> str:
-    """Return a name for these files, so that the same command continues and another one does not interfere."""
+    """Return a name for these files, so that a run of other files does not interfere. The name does not depend on the
+    topics of -t, so that a run with other topics continues."""
     paths = "\n".join(sorted(str(Path(file).absolute()) for file in files))
     return f"kcodec-restore-{hashlib.sha256(paths.encode()).hexdigest()[:12]}"
 
@@ -336,13 +342,14 @@ def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) 
             )
 
 
-def read_progress(plan: Plan, options: argparse.Namespace) -> None:
-    """Read the progress of an earlier run. Raise CommandError if a target has records from elsewhere."""
-    targets = [part.target for part in plan.parts]
+def read_progress(plan: Plan, parts: list[RestoredPartition], options: argparse.Namespace) -> None:
+    """Read the progress of an earlier run in some partitions. Raise CommandError if a target has records from
+    elsewhere."""
+    targets = [part.target for part in parts]
     with make_admin(options) as admin:
         committed = admin.list_group_offsets(plan.name, targets, require_stable=True)
         ends = admin.list_offsets(dict.fromkeys(targets, "latest"))
-    for part in plan.parts:
+    for part in parts:
         found, end = committed.get(part.target), ends[part.target].offset
         if found is None:
             if end > 0 and not options.append and _has_records(part.target, options):
@@ -400,24 +407,42 @@ class _Restoring:
     def run(self) -> None:
         """Write all partitions, one after the other. Records that were committed before an error are not written
         again."""
-        from kcodec.client import Producer
-
-        given = client_options(self._options, "producer", max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
-        given["transactional_id"] = self._plan.name
-        self._timeout = given.setdefault("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS) / 1000
-        with usage_errors():
-            producer = Producer(**given)
+        by_topic: dict[str, list[RestoredPartition]] = {}
+        for part in self._plan.parts:
+            by_topic.setdefault(part.target.topic, []).append(part)
         progress = Progress(self._output, "restoring")
         try:
-            # Ends what a killed restore left open, and fences one that runs: from here on the progress does not change.
-            producer.init_transactions()
-            read_progress(self._plan, self._options)
-            for part in self._plan.parts:
-                self._restore(part, producer, progress)
+            # First, end what killed runs left open, so that all targets can be checked before the first record is
+            # written.
+            for topic in by_topic:
+                with self._producer(topic):
+                    pass
+            read_progress(self._plan, self._plan.parts, self._options)
+            for topic, parts in by_topic.items():
+                with self._producer(topic) as producer:
+                    # Another run may have written meanwhile. From here on the progress does not change.
+                    read_progress(self._plan, parts, self._options)
+                    for part in parts:
+                        self._restore(part, producer, progress)
         except KcodecError as error:
             raise CommandError(f"{error}; committed records stay, and the same command continues after them") from error
         finally:
             progress.end()
+
+    @contextmanager
+    def _producer(self, topic: str) -> Iterator[Producer]:
+        """Yield a producer for a topic. End the transaction that a killed run left open, and fence an active run."""
+        from kcodec.client import Producer
+
+        given = client_options(self._options, "producer", max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
+        given["transactional_id"] = f"{self._plan.name}-{topic}"
+        self._timeout = given.setdefault("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS) / 1000
+        with usage_errors():
+            producer = Producer(**given)
+        try:
+            producer.init_transactions()
+            yield producer
+        finally:
             producer.close(CLOSE_SECONDS)
 
     def _restore(self, part: RestoredPartition, producer: Producer, progress: Progress) -> None:
