@@ -249,11 +249,11 @@ def test_a_line_with_an_invalid_topic_is_named(kcodec_broker: Broker, tmp_path: 
 ROWS = 3000
 
 
-def buffered_input(broker: Broker, tmp_path: Path, last: str, error: str | None = None) -> list[str | Path]:
+def buffered_input(broker: Broker, tmp_path: Path, last: str, **fields: Any) -> list[str | Path]:
     """Return a call whose messages are still in the buffer of the producer when it reads the last line: a broker that
     handles one request at a time takes more than two seconds to acknowledge them."""
     broker.create_topic("orders", partitions=1)
-    broker.faults.add("Produce", delay_ms=400, error=error)
+    broker.faults.add("Produce", delay_ms=400, **fields)
     (tmp_path / "input").write_text("".join(f'{{"value": "{number:0100}"}}\n' for number in range(ROWS)) + last)
     slow = ("-X", "max.in.flight.requests.per.connection=1", "-X", "batch.size=4096", "-X", "linger.ms=0")
     return ["produce", "-b", broker.bootstrap_servers, "-t", "orders", "-J", "-l", tmp_path / "input", *slow]
@@ -305,7 +305,7 @@ def test_messages_before_a_missing_file_are_delivered(kcodec_broker: Broker, tmp
 
 
 def test_a_failed_message_before_an_invalid_one_is_named(kcodec_broker: Broker, tmp_path: Path) -> None:
-    call = buffered_input(kcodec_broker, tmp_path, "{bad\n", "INVALID_RECORD")
+    call = buffered_input(kcodec_broker, tmp_path, "{bad\n", error="INVALID_RECORD")
     ran = run(*call)
     assert ran.status is ExitStatus.ERROR
     assert "0 messages were acknowledged" in ran.err
@@ -313,7 +313,8 @@ def test_a_failed_message_before_an_invalid_one_is_named(kcodec_broker: Broker, 
 
 
 def test_an_interrupt_names_the_first_message_without_acknowledgement(kcodec_broker: Broker, tmp_path: Path) -> None:
-    call = buffered_input(kcodec_broker, tmp_path, "")
+    call = buffered_input(kcodec_broker, tmp_path, "", count=1)
+    kcodec_broker.faults.add("Produce", delay_ms=20_000)
     with program(*call) as started:
         wait_for(lambda: kcodec_broker.end_offset("orders"))
         started.terminate()
