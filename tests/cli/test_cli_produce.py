@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -243,6 +244,88 @@ def test_a_line_with_an_invalid_topic_is_named(kcodec_broker: Broker, tmp_path: 
     ran = run("produce", "-b", kcodec_broker.bootstrap_servers, "-J", "-l", tmp_path / "input")
     assert ran.status is ExitStatus.ERROR
     assert ran.err.startswith(f"kcodec: {tmp_path / 'input'}: line 2: not delivered: ")
+
+
+ROWS = 3000
+
+
+def buffered_input(broker: Broker, tmp_path: Path, last: str, **fields: Any) -> list[str | Path]:
+    """Return a call whose messages are still in the buffer of the producer when it reads the last line: a broker that
+    handles one request at a time takes more than two seconds to acknowledge them."""
+    broker.create_topic("orders", partitions=1)
+    broker.faults.add("Produce", delay_ms=400, **fields)
+    (tmp_path / "input").write_text("".join(f'{{"value": "{number:0100}"}}\n' for number in range(ROWS)) + last)
+    slow = ("-X", "max.in.flight.requests.per.connection=1", "-X", "batch.size=4096", "-X", "linger.ms=0")
+    return ["produce", "-b", broker.bootstrap_servers, "-t", "orders", "-J", "-l", tmp_path / "input", *slow]
+
+
+@pytest.mark.parametrize(
+    ("last", "reported"),
+    [
+        ("{bad\n", "line 3001: expected a JSON object, but the line is not JSON"),
+        (json.dumps({"value": "x" * 2_000_000}), "line 3001: not delivered: topic 'orders': the record takes"),
+    ],
+)
+def test_messages_before_an_invalid_one_are_delivered(
+    kcodec_broker: Broker, tmp_path: Path, last: str, reported: str
+) -> None:
+    ran = run(*buffered_input(kcodec_broker, tmp_path, last))
+    assert ran.status is ExitStatus.ERROR
+    assert reported in ran.err
+    assert ran.err.endswith("; 3000 messages before it were acknowledged\n")
+    assert ran.err.count("\n") == 1
+    assert kcodec_broker.end_offset("orders") == ROWS
+
+
+def test_messages_before_one_without_a_topic_are_delivered(kcodec_broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text('{"topic": "x", "value": "1"}\n{"value": "2"}\n')
+    ran = run("produce", "-b", kcodec_broker.bootstrap_servers, "-J", "-l", tmp_path / "input")
+    assert ran.status is ExitStatus.ERROR
+    assert ran.err.endswith(
+        "line 2: the message has no topic; add one, or pass -t; 1 message before it was acknowledged\n"
+    )
+    assert kcodec_broker.end_offset("x") == 1
+
+
+def test_messages_before_a_missing_file_are_delivered(kcodec_broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("1")
+    ran = run(
+        "produce",
+        "-b",
+        kcodec_broker.bootstrap_servers,
+        "-t",
+        "x",
+        tmp_path / "input",
+        tmp_path / "none",
+        "-X",
+        "linger.ms=3000",
+    )
+    assert ran.status is ExitStatus.ERROR
+    assert ran.err == f"kcodec: {tmp_path / 'none'}: no such file or directory; 1 message was acknowledged\n"
+
+
+def test_a_failed_message_before_an_invalid_one_is_named(kcodec_broker: Broker, tmp_path: Path) -> None:
+    call = buffered_input(kcodec_broker, tmp_path, "{bad\n", error="INVALID_RECORD")
+    ran = run(*call)
+    assert ran.status is ExitStatus.ERROR
+    assert "0 messages were acknowledged" in ran.err
+    assert f"{tmp_path / 'input'}: line 1: " in ran.err
+
+
+def test_an_interrupt_names_the_first_message_without_acknowledgement(kcodec_broker: Broker, tmp_path: Path) -> None:
+    call = buffered_input(kcodec_broker, tmp_path, "", count=1)
+    kcodec_broker.faults.add("Produce", delay_ms=20_000)
+    with program(*call) as started:
+        wait_for(lambda: kcodec_broker.end_offset("orders"))
+        started.terminate()
+        _, err = started.communicate(timeout=30)
+    assert started.returncode == ExitStatus.INTERRUPTED
+    first, last = err.decode().splitlines()
+    match = re.match(r"kcodec: (\d+) messages were acknowledged; the first that was not is .*: line (\d+)", first)
+    assert match, first
+    assert 0 <= int(match[1]) < ROWS
+    assert int(match[2]) == int(match[1]) + 1
+    assert last == "kcodec: interrupted"
 
 
 # -------------------------------------------------------------------------------------------------------------- input

@@ -55,15 +55,20 @@ def main(arguments: Sequence[str] | None = None, output: Output | None = None) -
         output.abandon()
         return ExitStatus.BROKEN_PIPE
     except (KcodecError, CommandError, OSError, ValueError, ImportError) as error:
+        try:
+            output.flush()  # what was written before the error
+        except OSError:  # it may be the error itself
+            output.abandon()
         output.say(f"kcodec: {_text_of(error)}")
     return ExitStatus.ERROR
 
 
 def _text_of(error: Exception) -> str:
-    """Return an error as one line. For an OSError of the system, return the file and the reason."""
+    """Return an error and its notes as one line. For an OSError of the system, return the file and the reason."""
+    text = str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
-    return str(error)
+        text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    return "; ".join([text, *(" ".join(note.split()) for note in getattr(error, "__notes__", ()))])
 
 
 def _command(given: list[str], output: Output) -> ExitStatus:

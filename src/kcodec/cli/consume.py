@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +58,13 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="where to begin: beginning, end, stored, N, -N (N offsets before the end), s@TIME; or where to end: "
-        "e@TIME; can be given twice",
+        help="where to begin: beginning, end, stored, N (the end if the log ends before N; an error with -e), -N (N "
+        "offsets before the end), s@TIME; or where to end: e@TIME; can be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
-    found.add_argument("-e", "--exit", action="store_true", help="end at the end of the topic")
+    found.add_argument(
+        "-e", "--exit", action="store_true", help="end at the end that each partition had when the command began"
+    )
     add_shape_options(found)
     found.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
     found.add_argument(
@@ -237,6 +239,8 @@ class _Following:
         self._output = output
         self._printer = _Printer(options, output)
         self._left: int | None = options.count
+        #: The offset at which the output of each partition ends; None: the command follows the topics.
+        self._ends: dict[TopicPartition, int] | None = {} if options.exit else None
         #: Since when the consumer is a member that has no partitions.
         self._unassigned_since: float | None = None
 
@@ -249,21 +253,29 @@ class _Following:
         with self._consumer([topic], {"auto_offset_reset": "earliest"}, {"enable_auto_commit": False}) as consumer:
             partitions = self._partitions(consumer, topic)
             consumer.assign(partitions)
+            self._set_ends(consumer, partitions)
+            if offsets.end_timestamp is not None:
+                self._ends = _offsets_at(consumer, partitions, offsets.end_timestamp)
             if is_stored:
                 self._report_without_offset(consumer, partitions)
+            elif offsets.start is not None and offsets.start_timestamp is None:
+                self._seek_to(consumer, partitions, offsets.start)
             else:
                 _seek(consumer, partitions, offsets)
             return self._print(consumer)
 
     def in_group(self, topics: Sequence[str]) -> ExitStatus:
         """Print as a member of the group."""
+        from kcodec.offsets import TopicPartition
+
         reset = "latest" if "end" in self._options.offset else "earliest"
         with self._consumer(topics, {"auto_offset_reset": reset}, {"group_id": self._options.group}) as consumer:
             patterns = [topic for topic in topics if topic.startswith("^")]
             if self._options.exit:
                 for topic in topics:
-                    if topic not in patterns:
-                        consumer.partitions_for(topic)  # raises the error that names a missing topic
+                    if topic not in patterns:  # a missing topic raises the error that names it
+                        numbers = range(consumer.partitions_for(topic))
+                        self._set_ends(consumer, [TopicPartition(topic, number) for number in numbers])
             if patterns and len(topics) > 1:
                 consumer.subscribe(
                     pattern="|".join(f"(?:{one if one in patterns else _exactly(one)})" for one in topics)
@@ -306,27 +318,85 @@ class _Following:
                     f"kcodec: group {given['group_id']!r} has no committed offset for {partition}; {where}"
                 )
 
+    def _seek_to(self, consumer: Consumer, partitions: list[TopicPartition], offset: int) -> None:
+        """Begin at an offset. In a partition whose log ends before it, begin at the end, as kcat does."""
+        ends = consumer.end_offsets(partitions)
+        if any(offset > end for end in ends.values()):  # the offset may still be below the high watermark
+            ends = {partition: lag.log_end_offset for partition, lag in consumer.lag().items()}
+        is_error = reader_options(self._options, "consumer").get("auto_offset_reset") == "none"
+        for partition in partitions:
+            end = ends[partition]
+            if offset <= end or is_error:
+                consumer.seek(partition, offset)
+                continue
+            consumer.seek(partition, end)
+            if not self._options.quiet:
+                self._output.say(
+                    f"kcodec: {partition}: offset {offset} is beyond the end of the log, {end}; reading from the end"
+                )
+
+    def _set_ends(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
+        """With -e, store the current ends of partitions. The ends of a partition that is assigned again stay."""
+        if self._ends is None:
+            return
+        new = [partition for partition in partitions if partition not in self._ends]
+        if new:
+            self._ends |= consumer.end_offsets(new)
+
     def _print(self, consumer: Consumer) -> ExitStatus:
         while self._left is None or self._left > 0:
             try:
                 decoded = consumer.poll_arrow(POLL_SECONDS)
             except DecodeError as error:
                 return self._printer.report_corruption(error)
-            if not len(decoded):
-                if self._options.exit and (_is_at_end(consumer) or self._has_no_partitions(consumer)):
+            if self._ends is not None:
+                self._set_ends(consumer, consumer.assignment())
+            if len(decoded):
+                if self._print_batch(consumer, decoded) and self._is_at_end(consumer):
                     break
-                continue
-            most = len(decoded) if self._left is None else min(self._left, len(decoded))
-            if self._options.group is None:
-                self._printer.write(decoded, most)
-                self._output.flush()
-            else:
-                self._write_and_commit(consumer, decoded, most)
-            if self._left is not None:
-                self._left -= most
-            if most < len(decoded):
-                _step_back(consumer, decoded, most)
-        return self._printer.ended(0)
+            elif self._ends is not None and (
+                self._is_at_end(consumer, is_idle=True) or self._has_no_partitions(consumer)
+            ):
+                break
+        return self._printer.ended(consumer.skipped_batches)
+
+    def _print_batch(self, consumer: Consumer, decoded: DecodedRecords) -> bool:
+        """Print the records of a batch up to -c and up to the end of the partition. Return whether the partition has
+        reached its end. It is then paused."""
+        from kcodec.offsets import TopicPartition
+
+        partition = TopicPartition(decoded.column("topic")[0], decoded.column("partition")[0])
+        offsets = decoded.column("offset")
+        end = None if self._ends is None else self._ends.get(partition)
+        most = len(decoded) if end is None else bisect_left(offsets, end)
+        is_ended = end is not None and offsets[len(decoded) - 1] + 1 >= end
+        if self._left is not None:
+            most = min(most, self._left)
+            self._left -= most
+        if most and self._options.group is None:
+            self._printer.write(decoded, most)
+            self._output.flush()
+        elif most:
+            self._write_and_commit(consumer, decoded, most)
+        if most < len(decoded):
+            _step_back(consumer, decoded, most)
+        if is_ended:
+            consumer.pause(partition)
+        return is_ended
+
+    def _is_at_end(self, consumer: Consumer, *, is_idle: bool = False) -> bool:
+        """Return whether a member has partitions, and each has reached its end.
+
+        is_idle: Whether no records arrive. A partition has then also reached its end if its log ends there now, because
+            a new leader may have truncated the log.
+        """
+        assigned = consumer.assignment()
+        ends = self._ends or {}
+        left = [one for one in assigned if one not in ends or consumer.position(one) < ends[one]]
+        if left and is_idle:
+            current = consumer.end_offsets(left)
+            left = [one for one in left if consumer.position(one) < current[one]]
+        return bool(assigned) and not left
 
     def _write_and_commit(self, consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
         """Write records in small pieces. If this is interrupted, commit the records that were written. If the reader of
@@ -372,18 +442,17 @@ def _seek(consumer: Consumer, partitions: list[TopicPartition], offsets: Offsets
         first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
         for partition in partitions:
             consumer.seek(partition, max(first[partition], last[partition] - offsets.last))
-    elif offsets.start is not None:
-        for partition in partitions:
-            consumer.seek(partition, offsets.start)
     else:
         consumer.seek_to_beginning(*partitions)
 
 
-def _is_at_end(consumer: Consumer) -> bool:
-    """Return whether a member has partitions, and nothing is left in them."""
-    assigned = consumer.assignment()
-    ends = consumer.end_offsets(assigned) if assigned else {}
-    return bool(ends) and all(consumer.position(partition) >= end for partition, end in ends.items())
+def _offsets_at(consumer: Consumer, partitions: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    """Return the offset of the first record at or after a time in each partition, or the end of the partition."""
+    ends = consumer.end_offsets(partitions)
+    for partition, found in consumer.offsets_for_times(dict.fromkeys(partitions, max(timestamp, 0))).items():
+        if found is not None:
+            ends[partition] = min(ends[partition], found.offset)
+    return ends
 
 
 def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:

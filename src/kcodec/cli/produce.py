@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from kcodec.cli.formats import unescaped
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
 from kcodec.cli.produce_input import InputMessage, json_messages, pieces_of, plain_messages, whole_files
+from kcodec.cli.render import counted
+from kcodec.errors import BrokerError, KcodecError
 
 if TYPE_CHECKING:
     from kcodec.client import Producer
@@ -78,15 +81,19 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     _check(options)
     messages = _with_defaults(_messages(options), options)
     producer = _producer(options)
+    sending = _Sending(producer, options, output)
     try:
-        sending = _Sending(producer, options, output)
         if options.transactional_id is None:
             sending.send_all(messages, producer.send)
         else:
             _in_transactions(producer, sending, messages, options)
-    finally:
+    except BaseException as error:
         # All messages are acknowledged, or one has failed, or Ctrl-C was pressed, so there is no reason to wait.
-        producer.close(CLOSE_SECONDS)
+        with suppress(KcodecError):  # the cause of the end is reported
+            producer.close(CLOSE_SECONDS)
+        sending.report_acknowledged(error)
+        raise
+    producer.close(CLOSE_SECONDS)
     return ExitStatus.OK
 
 
@@ -157,32 +164,77 @@ class _Sending:
         self._producer = producer
         self._tee = unescaped(options.delimiter) if options.tee else None
         self._output = output
-        self._failed: list[tuple[str, BaseException]] = []
+        #: In a transaction, messages are visible only if all are, so acknowledgements are not reported.
+        self._is_transactional = options.transactional_id is not None
+        self._sent = 0
+        self._acknowledged = 0
+        #: Places of the messages without a result yet, by their numbers, in the order in which they were sent.
+        self._waiting: dict[int, str] = {}
+        #: Place and error of the messages that failed, by their numbers.
+        self._failed: dict[int, tuple[str, BaseException]] = {}
 
     def send_all(self, messages: Iterable[InputMessage], send: Callable[..., Any]) -> None:
-        """Send, and wait until all are acknowledged. Raise CommandError, which names the first message that was not."""
+        """Send, and wait until all are acknowledged. Raise CommandError, which names the first message that was not.
+
+        If the input is invalid or cannot be read, send the messages before the error first, except in a transaction.
+        """
+        try:
+            self._send_each(messages, send)
+        except (CommandError, BrokerError, OSError):  # also BrokenPipeError of -T
+            if not self._is_transactional:
+                with suppress(KcodecError):  # the cause of the end is reported
+                    self._producer.flush()
+            raise
+        self._producer.flush()
+        if self._failed:
+            place, error = self._failed[min(self._failed)]
+            raise _not_delivered(place, error) from error
+
+    def _send_each(self, messages: Iterable[InputMessage], send: Callable[..., Any]) -> None:
+        """Send until a message fails."""
         for message in messages:
+            number = self._sent
+            self._waiting[number] = message.place
             try:
                 delivery = send(
                     message.topic, message.value, message.key, message.headers, message.partition, message.timestamp
                 )
             except ValueError as refused:  # EncodeError, as of a record that is too large
+                del self._waiting[number]
                 raise _not_delivered(message.place, refused) from refused
-            delivery.add_done_callback(partial(self._ended, message.place))
+            self._sent += 1
+            delivery.add_done_callback(partial(self._ended, number, message.place))
             if self._tee is not None:
                 self._output.write((message.value or b"") + self._tee)
                 self._output.flush()
             if self._failed:
                 break
-        self._producer.flush()
-        if self._failed:
-            place, error = self._failed[0]
-            raise _not_delivered(place, error) from error
 
-    def _ended(self, place: str, delivery: Any) -> None:
+    def _ended(self, number: int, place: str, delivery: Any) -> None:
         error = delivery.error
-        if error is not None:
-            self._failed.append((place, error))
+        if error is None:
+            self._acknowledged += 1
+        else:
+            self._failed[number] = place, error
+        del self._waiting[number]
+
+    def report_acknowledged(self, error: BaseException) -> None:
+        """Report the number of acknowledged messages, and the first message that was not acknowledged. The producer
+        must be closed. Add this to the error, or print it if the error itself is not printed."""
+        if self._is_transactional or not self._sent:
+            return
+        before = "" if self._failed or not isinstance(error, CommandError) else " before it"
+        were = "was" if self._acknowledged == 1 else "were"
+        text = f"{counted(self._acknowledged, 'message')}{before} {were} acknowledged"
+        places = self._waiting | {number: place for number, (place, _) in self._failed.items()}
+        first = min(places, default=0)
+        if places and not (first in self._failed and self._failed[first][1] is error.__cause__):
+            reason = f": {self._failed[first][1]}" if first in self._failed else ""
+            text += f"; the first that was not is {places[first]}{reason}"
+        if isinstance(error, KeyboardInterrupt | BrokenPipeError):
+            self._output.say(f"kcodec: {text}")
+        else:
+            error.add_note(text)
 
 
 def _not_delivered(place: str, error: BaseException) -> CommandError:

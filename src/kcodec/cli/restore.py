@@ -3,15 +3,20 @@
 
 All sources are read and all targets are checked before the first record is written. Then each chunk of a partition is
 written in one transaction. The transaction also commits, for a consumer group, the source offset at which the next
-chunk begins. If a restore is run again, it continues after the last committed chunk. It fences the earlier run if that
-run is still active, because both runs use the same transactional id.
+chunk begins. If a restore is run again, it continues after the last committed chunk.
+
+The progress of all topics is in one group, so that a run with other -t options continues, too. Each target topic has
+its own transactional id. A run therefore fences an earlier run that still writes to one of its topics, but not a run
+that restores other topics of the same directory at the same time.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +28,10 @@ from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError, nearest
 from kcodec.cli.render import counted, now_ms, time_text, write_table
 from kcodec.cli.sinks import needed_pyarrow
-from kcodec.errors import DecodeError, KcodecError
+from kcodec.errors import DecodeError, KcodecError, TransactionTimedOutError
 from kcodec.log import Log, LogDirectory
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec import DecodedRecords
@@ -45,6 +51,17 @@ EXAMPLES = (
 MAX_ROWS = 65_536
 MAX_REQUEST_BYTES = 100 * 1024 * 1024
 CLOSE_SECONDS = 5.0
+TRANSACTION_TIMEOUT_MS = 60_000
+# Topics that Kafka itself creates and writes. Their content belongs to the cluster, not to a user.
+INTERNAL_TOPICS = (
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+    "__cluster_metadata",
+    "__remote_log_metadata",
+)
+# Pause between two checks whether the markers of the last transactions have been written.
+MARKER_PAUSE_SECONDS = 0.1
 
 
 def parser() -> Parser:
@@ -83,7 +100,8 @@ def parser() -> Parser:
     found.add_argument(
         "--name",
         metavar="NAME",
-        help="name of the transactional id and the group that store the progress (default: derived from DIR)",
+        help="name of the group that stores the progress, and beginning of the transactional ids, which end with the "
+        "topics (default: derived from DIR)",
     )
     add_on_error(
         found, ("raise", "skip"), "write nothing and end with exit status 1 (raise), or leave the batch out (skip)"
@@ -161,7 +179,7 @@ class RestoredPartition:
 class Plan:
     """All partitions to restore.
 
-    name: Name of the transactional id and of the group.
+    name: Name of the group. The transactional ids begin with it.
     new:  Topics to create.
     """
 
@@ -175,7 +193,7 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
     """Read every source to its end. Raise DecodeError for corruption, unless it is skipped."""
     renamed = dict(options.map)
     plan = Plan(options.name or _name_of(options.files))
-    for log in _logs(options):
+    for log in _logs(options, output):
         assert log.topic is not None
         assert log.partition is not None
         target = TopicPartition(renamed.get(log.topic, log.topic), log.partition)
@@ -199,17 +217,20 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
 
 
 def _name_of(files: list[str]) -> str:
-    """Return a name for these files, so that the same command continues and another one does not interfere."""
+    """Return a name for these files, so that a run of other files does not interfere. The name does not depend on the
+    topics of -t, so that a run with other topics continues."""
     paths = "\n".join(sorted(str(Path(file).absolute()) for file in files))
     return f"kcodec-restore-{hashlib.sha256(paths.encode()).hexdigest()[:12]}"
 
 
-def _logs(options: argparse.Namespace) -> Iterator[Log]:
+def _logs(options: argparse.Namespace, output: Output) -> Iterator[Log]:
     found: list[Log] = []
+    internal: set[str] = set()
     for file in options.files:
         opened = kcodec.open(file)
         if isinstance(opened, LogDirectory):
-            topics = [name for name in opened.topics if not name.startswith("__")]
+            internal.update(name for name in opened.topics if name in INTERNAL_TOPICS)
+            topics = [name for name in opened.topics if name not in INTERNAL_TOPICS]
             found += [opened[name, number] for name in topics for number in opened.topics[name]]
         elif opened.topic is None or opened.partition is None:
             raise CommandError(f"{file}: the name must contain topic and partition, such as orders-0")
@@ -217,10 +238,14 @@ def _logs(options: argparse.Namespace) -> Iterator[Log]:
             found.append(opened)
     known = {log.topic or "" for log in found}
     for name in options.topic:
+        if name in internal and name not in known:
+            raise CommandError(f"{name} is an internal topic of Kafka, which is not restored")
         if name not in known:
             raise CommandError(f"unknown topic {name!r}{nearest(name, sorted(known))}")
     if not found:
         raise CommandError(f"{options.files[0]}: no partition was found (internal topics are not restored)")
+    if internal and not options.topic:
+        output.say(f"kcodec: internal topics of Kafka left out: {', '.join(sorted(internal))}")
     return (log for log in found if not options.topic or log.topic in options.topic)
 
 
@@ -317,13 +342,14 @@ def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) 
             )
 
 
-def read_progress(plan: Plan, options: argparse.Namespace) -> None:
-    """Read the progress of an earlier run. Raise CommandError if a target has records from elsewhere."""
-    targets = [part.target for part in plan.parts]
+def read_progress(plan: Plan, parts: list[RestoredPartition], options: argparse.Namespace) -> None:
+    """Read the progress of an earlier run in some partitions. Raise CommandError if a target has records from
+    elsewhere."""
+    targets = [part.target for part in parts]
     with make_admin(options) as admin:
         committed = admin.list_group_offsets(plan.name, targets, require_stable=True)
         ends = admin.list_offsets(dict.fromkeys(targets, "latest"))
-    for part in plan.parts:
+    for part in parts:
         found, end = committed.get(part.target), ends[part.target].offset
         if found is None:
             if end > 0 and not options.append and _has_records(part.target, options):
@@ -375,27 +401,48 @@ class _Restoring:
         self._group = ConsumerGroupMetadata(plan.name)
         self._total = sum(part.records for part in plan.parts)
         self._done = 0
+        #: The timeout of a transaction in seconds.
+        self._timeout = 0.0
 
     def run(self) -> None:
         """Write all partitions, one after the other. Records that were committed before an error are not written
         again."""
-        from kcodec.client import Producer
-
-        given = client_options(self._options, "producer", max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
-        given["transactional_id"] = self._plan.name
-        with usage_errors():
-            producer = Producer(**given)
+        by_topic: dict[str, list[RestoredPartition]] = {}
+        for part in self._plan.parts:
+            by_topic.setdefault(part.target.topic, []).append(part)
         progress = Progress(self._output, "restoring")
         try:
-            # Ends what a killed restore left open, and fences one that runs: from here on the progress does not change.
-            producer.init_transactions()
-            read_progress(self._plan, self._options)
-            for part in self._plan.parts:
-                self._restore(part, producer, progress)
+            # First, end what killed runs left open, so that all targets can be checked before the first record is
+            # written.
+            for topic in by_topic:
+                with self._producer(topic):
+                    pass
+            read_progress(self._plan, self._plan.parts, self._options)
+            for topic, parts in by_topic.items():
+                with self._producer(topic) as producer:
+                    # Another run may have written meanwhile. From here on the progress does not change.
+                    read_progress(self._plan, parts, self._options)
+                    for part in parts:
+                        self._restore(part, producer, progress)
         except KcodecError as error:
             raise CommandError(f"{error}; committed records stay, and the same command continues after them") from error
         finally:
             progress.end()
+
+    @contextmanager
+    def _producer(self, topic: str) -> Iterator[Producer]:
+        """Yield a producer for a topic. End the transaction that a killed run left open, and fence an active run."""
+        from kcodec.client import Producer
+
+        given = client_options(self._options, "producer", max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
+        given["transactional_id"] = f"{self._plan.name}-{topic}"
+        self._timeout = given.setdefault("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS) / 1000
+        with usage_errors():
+            producer = Producer(**given)
+        try:
+            producer.init_transactions()
+            yield producer
+        finally:
             producer.close(CLOSE_SECONDS)
 
     def _restore(self, part: RestoredPartition, producer: Producer, progress: Progress) -> None:
@@ -410,13 +457,29 @@ class _Restoring:
         for decoded in stream:
             following = decoded.column("offset")[len(decoded) - 1] + 1
             committed_offset = OffsetAndMetadata(following, part.note)
-            with producer.transaction() as transaction:
-                transaction.send_arrow(part.target.topic, _table(decoded, part.target))
-                transaction.send_offsets({part.target: committed_offset}, self._group)
+            begin = time.monotonic()
+            try:
+                with producer.transaction() as transaction:
+                    transaction.send_arrow(part.target.topic, _table(decoded, part.target))
+                    transaction.send_offsets({part.target: committed_offset}, self._group)
+            except KcodecError as error:
+                raise self._chunk_error(error, len(decoded), time.monotonic() - begin) from error
             part.next_offset = following
             part.written += len(decoded)
             self._done += len(decoded)
             progress(self._done, self._total)
+
+    def _chunk_error(self, error: KcodecError, count: int, seconds: float) -> CommandError:
+        """Return the error of a chunk. If its transaction has exceeded the timeout, the same command would fail
+        again."""
+        text = f"{error}; committed records stay, and the same command continues after them"
+        if seconds >= self._timeout or isinstance(error, TransactionTimedOutError):
+            text += (
+                f". The transaction with {counted(count, 'record')} took {seconds_text(seconds)}, longer than its "
+                f"timeout of {seconds_text(self._timeout)}, after which the broker aborts it. If this happens again, "
+                f"pass a smaller --chunk than {self._options.chunk}, or increase -X transaction.timeout.ms"
+            )
+        return CommandError(text)
 
 
 def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
@@ -431,6 +494,7 @@ def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
 
 def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitStatus:
     """Count the records that a consumer reads from the targets, from the offset where the restore began."""
+    late = _wait_for_markers(plan, options)
     found: dict[TopicPartition, int] = {}
     for topic in dict.fromkeys(part.target.topic for part in plan.parts):
         parts = [part for part in plan.parts if part.target.topic == topic]
@@ -446,15 +510,39 @@ def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitSta
                 place = TopicPartition(topic, batch.column("partition")[0])
                 found[place] = found.get(place, 0) + len(batch)
     rows = [
-        [part.source, part.records, part.written, part.target, found.get(part.target, 0), _verdict(part, found)]
+        [part.source, part.records, part.written, part.target, found.get(part.target, 0), _verdict(part, found, late)]
         for part in plan.parts
     ]
     write_table(output, ("source", "records", "written now", "into", "there", "verdict"), rows)
     return ExitStatus.OK if all(row[-1] == "ok" for row in rows) else ExitStatus.FINDINGS
 
 
-def _verdict(part: RestoredPartition, found: dict[TopicPartition, int]) -> str:
+def _wait_for_markers(plan: Plan, options: argparse.Namespace) -> dict[TopicPartition, int]:
+    """Wait until consumers can read the targets up to their current ends, because a broker acknowledges a commit before
+    it has written all markers. Return the last stable offsets of the partitions that are late after
+    default_api_timeout_ms."""
+    targets = [part.target for part in plan.parts]
+    deadline = time.monotonic() + client_options(options, "Admin")["default_api_timeout_ms"] / 1000
+    with make_admin(options) as admin:
+        ends = admin.list_offsets(dict.fromkeys(targets, "latest"))
+        while True:
+            stable = admin.list_offsets(dict.fromkeys(targets, "latest"), isolation_level="read_committed")
+            late = {place: one.offset for place, one in stable.items() if one.offset < ends[place].offset}
+            if not late or time.monotonic() >= deadline:
+                return late
+            targets = list(late)
+            time.sleep(MARKER_PAUSE_SECONDS)
+
+
+def _verdict(part: RestoredPartition, found: dict[TopicPartition, int], late: dict[TopicPartition, int]) -> str:
     there = found.get(part.target, 0)
     if there == part.records:
         return "ok"
-    return f"{part.records - there} are missing" if there < part.records else f"{there - part.records} more"
+    if there > part.records:
+        return f"{there - part.records} more"
+    if part.target in late:
+        return (
+            f"{part.records - there} are not visible yet: a transaction is open at offset {late[part.target]}; run the "
+            "same command later to count again"
+        )
+    return f"{part.records - there} are missing"
