@@ -210,7 +210,7 @@ class AsyncioLoop(IoLoop):
                 )
                 try:
                     await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
-                except asyncio.TimeoutError:
+                except TimeoutError:
                     failure = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
                 except OSError as error:
                     failure = error
