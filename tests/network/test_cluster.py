@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from kcodec.cluster.metadata import TOPIC_IDLE_SECONDS, Cluster, ClusterTimes
+from kcodec.cluster.values import Broker
 from kcodec.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -294,6 +295,15 @@ def test_a_coordinator_is_found_and_remembered_until_forgotten() -> None:
     world.cluster.forget_coordinator("transaction", "id")
     world.run(world.cluster.coordinator("transaction", "id", 5.0))
     assert len(world.asked) == 2
+
+
+def test_the_address_of_a_coordinator_replaces_an_older_one() -> None:
+    """The metadata of a client may be older than the response that names the coordinator."""
+    world = Coordinators(coordinator())
+    world.cluster.brokers[2] = Broker(2, "old.example", 9092, "rack-1")
+    world.run(world.cluster.coordinator("transaction", "id", 5.0))
+    found = world.cluster.brokers[2]
+    assert (found.host, found.rack) == (coordinator().coordinators[0].host, "rack-1") != ("old.example", "rack-1")
 
 
 def test_errors_that_pass_are_waited_out() -> None:

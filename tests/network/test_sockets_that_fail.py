@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -53,6 +54,28 @@ def test_the_next_address_is_tried_without_ipv6(make: Make, monkeypatch: pytest.
         refuse_sockets(monkeypatch, lambda family: os_error(errno.EAFNOSUPPORT) if family == socket.AF_INET6 else None)
         assert ask(runner).message.brokers
         assert not runner.io_loop.is_closed
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_the_next_address_is_tried_after_one_that_does_not_answer(
+    make: Make, monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    """As with a broken IPv6 network, or a load balancer that has one dead address. The addresses share the setup time,
+    so the last one is reached however many there are."""
+    with Peer(lambda peer, request: peer.usual(request)) as peer, contextlib.ExitStack() as holes:
+        hosts = ["127.0.0.2", "127.0.0.3"][:silent]
+        for host in hosts:
+            listener = holes.enter_context(socket.socket())
+            listener.bind((host, peer.port))
+            listener.listen(0)
+            for _ in range(4):  # the system ignores further connections to a listener whose backlog is full
+                filler = holes.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex((host, peer.port))
+        runner = make(f"localhost:{peer.port}", socket_connection_setup_timeout_ms=1500)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, peer.port)) for host in [*hosts, "127.0.0.1"]]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert ask(runner).message.brokers
 
 
 @pytest.mark.parametrize(

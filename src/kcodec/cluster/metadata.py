@@ -509,8 +509,11 @@ class Cluster:
                 else:
                     self._coordinators[kind, key] = node_id = coordinator.node_id
                     self.coordinator_errors.pop((kind, key), None)
-                    if node_id not in self.brokers:
-                        self.brokers[node_id] = Broker(node_id, coordinator.host, coordinator.port)
+                    known = self.brokers.get(node_id)
+                    if known is None or (known.host, known.port) != (coordinator.host, coordinator.port):
+                        # The address in the metadata may be an old one.
+                        rack = None if known is None else known.rack
+                        self.brokers[node_id] = Broker(node_id, coordinator.host, coordinator.port, rack)
             missing = missing[len(requested) :]
         return errors
 

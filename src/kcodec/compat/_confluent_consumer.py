@@ -650,7 +650,6 @@ class ConsumerMethods:
         if asynchronous:
             with as_kafka_exceptions():
                 consumer.commit_async(wanted, self._committed)
-            self._unstore(wanted)
             return None
         with as_kafka_exceptions():
             consumer.commit(wanted)
@@ -679,6 +678,8 @@ class ConsumerMethods:
                 del self._stored[name]
 
     def _committed(self, offsets: Offsets, error: BaseException | None) -> None:
+        if error is None:  # otherwise a later commit can include the offsets
+            self._unstore(offsets)
         self._report_commit(places_of(offsets), None if error is None else kafka_error(error))
 
     def _report_commit(self, places: list[Any], error: KafkaError | None) -> None:

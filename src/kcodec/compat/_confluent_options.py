@@ -219,7 +219,10 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
             session = options.get("session_timeout_ms")
             if session is not None and session <= 3_000:
                 defaults["heartbeat_interval_ms"] = session / 3
-        return {**defaults, **options}
+        found = {**defaults, **options}
+        if found.get("auto_commit_interval_ms") == 0:  # librdkafka then commits at a revocation and at the end only
+            found["auto_commit_interval_ms"] = LONGEST_MS
+        return found
     return options
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -191,17 +193,33 @@ class AsyncioLoop(IoLoop):
         future.add_done_callback(self._tasks.discard)
 
     def open(self, address: Address, connection: Connection) -> None:
-        """Let asyncio resolve the host and connect."""
+        """Let asyncio resolve the host, and try its addresses in turn."""
         assert self._loop is not None
         self._keep(self._loop.create_task(self._open(address, connection)))
 
     async def _open(self, address: Address, connection: Connection) -> None:
         assert self._loop is not None
+        failure: Exception = OSError(errno.EADDRNOTAVAIL, "the host has no address")
         try:
-            await self._loop.create_connection(lambda: _Protocol(self, connection), address.host, address.port)
+            found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            for number, (family, _, _, _, where) in enumerate(found):
+                if connection.is_closed:
+                    return
+                opening = self._loop.create_connection(
+                    lambda: _Protocol(self, connection), *where[:2], family=family, flags=socket.AI_NUMERICHOST
+                )
+                try:
+                    await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
+                except TimeoutError:
+                    failure = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+                except OSError as error:
+                    failure = error
+                else:
+                    return
         except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port
-            connection.closed(error)
-            self.turn()
+            failure = error
+        connection.closed(failure)
+        self.turn()
 
 
 class _Protocol(asyncio.BufferedProtocol):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kcodec.network.tls_layer import TlsLayer
 
 T = TypeVar("T")
+#: Maximum number of seconds for one address of a host that has several.
+ADDRESS_SECONDS = 5.0
 #: Share of the setup time that a login may take.
 LOGIN_SHARE = 0.9
 MAX_CORRELATION_ID = 2**31 - 1
@@ -181,6 +183,14 @@ class Connection:
         self._bytes_sent = tally_of(network.metrics, "bytes.sent", node=node_id)
         self._bytes_received = tally_of(network.metrics, "bytes.received", node=node_id)
         self._requests_sent: dict[type, Tally] = {}
+
+    def seconds_for_address(self, addresses: int) -> float:
+        """Return the maximum number of seconds for the next address of the host. `addresses` is the number of those
+        that were not tried yet, which share the rest of the setup time. The last one gets all of it."""
+        if self.setup_deadline is None:
+            return ADDRESS_SECONDS
+        left = max(self.setup_deadline - self.network.clock(), 0.0)
+        return left if addresses == 1 else min(ADDRESS_SECONDS, left / addresses)
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"

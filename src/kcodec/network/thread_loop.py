@@ -44,8 +44,6 @@ EXIT_SECONDS = 2.0
 MAX_PIECES = 64
 #: The selector of Linux (epoll) counts milliseconds, and Python rounds them up twice: it may wake this much later.
 SELECTOR_SECONDS = 0.002
-#: Seconds for one address of a host that has several; the connection's own deadline is above all of them.
-ADDRESS_SECONDS = 5.0
 _loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
 
 SocketAddress = tuple[socket.AddressFamily, Any]
@@ -340,7 +338,8 @@ class ThreadLoop(IoLoop):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.selector.register(sock, selectors.EVENT_WRITE, writable)
             undo.callback(self.selector.unregister, sock)
-            timer = scheduler.call_at(scheduler.clock() + ADDRESS_SECONDS, lambda: failed(_os_error(errno.ETIMEDOUT)))
+            seconds = connection.seconds_for_address(len(addresses))
+            timer = scheduler.call_at(scheduler.clock() + seconds, lambda: failed(_os_error(errno.ETIMEDOUT)))
             undo.callback(timer.cancel)
             code = sock.connect_ex(where)
         except (OSError, ValueError, OverflowError) as error:  # no IPv6, or too many open files
