@@ -374,7 +374,7 @@ class BoundedRead:
             self._prefer(partition, found.preferred_read_replica)
             return None
         if not found.records and partition.replica is not None:
-            # The high watermark of a replica and the begin of its local log are not those of the leader.
+            # The high watermark of a replica and the start of its local log are not those of the leader.
             self._leave_replica(partition)
             partition.must_pause = False
             return None
