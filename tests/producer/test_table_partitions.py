@@ -81,6 +81,9 @@ def framed_columns(layout: str) -> dict[str, Any]:
     elif layout == "dictionary":
         keys = pyarrow.array(texts).dictionary_encode()
         ids = ids.cast(pyarrow.int64())
+    elif layout == "dictionary of views":
+        plain = pyarrow.array(texts).dictionary_encode()
+        keys = pyarrow.DictionaryArray.from_arrays(plain.indices, plain.dictionary.cast(pyarrow.string_view()))
     elif layout != "binary":
         keys = pyarrow.array(texts).cast(layout)
     return {"key": keys, "key_schema_id": ids}
@@ -98,6 +101,7 @@ def stored_keys(columns: dict[str, Any]) -> list[bytes | None]:
 
 
 LAYOUTS = ["binary", "large_binary", "string", "large_string", "string_view", "slices", "chunks", "dictionary"]
+LAYOUTS += ["dictionary of views"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -162,7 +162,7 @@ def _table(source: Any) -> pyarrow.Table:
     _check(table)
     for index, column in enumerate(table.schema):
         # pyarrow cannot gather rows of views.
-        if pyarrow.types.is_binary_view(column.type) or pyarrow.types.is_string_view(column.type):
+        if _is_view(column.type):
             chunks = [_with_empty_nulls(chunk).cast(pyarrow.large_binary()) for chunk in table.column(index).chunks]
             table = table.set_column(index, column.name, pyarrow.chunked_array(chunks, pyarrow.large_binary()))
     return table
@@ -204,6 +204,26 @@ def _check(table: pyarrow.Table) -> None:
             raise EncodeError(reason, field=name) from error
 
 
+def _is_view(data_type: pyarrow.DataType) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_binary_view(data_type) or pyarrow.types.is_string_view(data_type))
+
+
+def _as_large_binary(keys: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    import pyarrow
+
+    plain = pyarrow.large_binary()
+    if pyarrow.types.is_dictionary(keys.type) and _is_view(keys.type.value_type):
+        # pyarrow cannot gather rows of views.
+        chunks = [
+            pyarrow.DictionaryArray.from_arrays(chunk.indices, _with_empty_nulls(chunk.dictionary).cast(plain))
+            for chunk in keys.chunks
+        ]
+        keys = pyarrow.chunked_array(chunks, pyarrow.dictionary(keys.type.index_type, plain))
+    return keys.cast(plain)
+
+
 def _stored_keys(table: pyarrow.Table, framing: str | None) -> pyarrow.ChunkedArray | None:
     """Return the keys as they are stored; None if the table has no keys.
 
@@ -221,7 +241,7 @@ def _stored_keys(table: pyarrow.Table, framing: str | None) -> pyarrow.ChunkedAr
         return keys
     ids = table["key_schema_id"]
     key_type = keys.type.value_type if pyarrow.types.is_dictionary(keys.type) else keys.type
-    if key_type.id not in _plain_types() or not pyarrow.types.is_signed_integer(ids.type):
+    if not (key_type.id in _plain_types() or _is_view(key_type)) or not pyarrow.types.is_signed_integer(ids.type):
         return keys
     has_id = ids.is_valid().to_numpy()
     prefixes = numpy.zeros((int(has_id.sum()), 5), "uint8")
@@ -233,7 +253,7 @@ def _stored_keys(table: pyarrow.Table, framing: str | None) -> pyarrow.ChunkedAr
     buffers = [None, pyarrow.py_buffer(5 * ends), pyarrow.py_buffer(prefixes)]
     prefix = pyarrow.Array.from_buffers(pyarrow.large_binary(), len(keys), buffers)
     empty = pyarrow.scalar(b"", pyarrow.large_binary())
-    arguments = [prefix, keys.cast(pyarrow.large_binary()), empty]
+    arguments = [prefix, _as_large_binary(keys), empty]
     return compute.call_function("binary_join_element_wise", arguments)
 
 
@@ -254,7 +274,7 @@ def _partitions_of(
 
     rows: numpy.ndarray[Any, Any] | None = None
     if choose is not None and not ignore_keys:
-        listed = [None] * len(table) if keys is None else keys.cast("large_binary").to_pylist()
+        listed = [None] * len(table) if keys is None else _as_large_binary(keys).to_pylist()
         rows = numpy.asarray(choose(listed), dtype="int32") if listed else None
     elif keys is not None:
         found = partition_for(keys, count)
