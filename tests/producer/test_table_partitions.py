@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partition of each row of a table: its column, else its key, unless keys are ignored."""
+"""The partition of each row of a table: its column, else its stored key, unless keys are ignored."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow
 import pytest
 
-from kcodec import decode, partition_for
+from kcodec import decode, partition_for, read_topic
+from kcodec.broker import Broker
+from kcodec.client import Admin, NewTopic, Producer
+from kcodec.errors import EncodeError
 from kcodec.producer.batch import ANY_PARTITION
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.tables import _with_empty_nulls, table_batches
@@ -59,3 +64,90 @@ def test_slices_of_views_do_not_copy_the_rows_before_them(kind: pyarrow.DataType
         part.validate(full=True)
         assert part.buffers()[1].size <= 16 * 16
         assert part.cast("large_binary").to_pylist() == [text and text.encode() for text in values[begin : begin + 9]]
+
+
+def framed_columns(layout: str) -> dict[str, Any]:
+    """Return the columns of keys and schema ids in an Arrow layout; each has nulls."""
+    texts = [None if row % 7 == 3 else "" if row % 11 == 5 else f"order-{row}" for row in range(60)]
+    numbers = [None if row % 5 == 2 else (7, 0, -1, 1 << 20)[row % 4] for row in range(60)]
+    keys: Any = pyarrow.array(texts).cast(pyarrow.binary())
+    ids: Any = pyarrow.array(numbers, pyarrow.int32())
+    if layout == "slices":
+        keys = pyarrow.concat_arrays([keys.slice(0, 9), keys]).slice(9)
+        ids = pyarrow.concat_arrays([ids.slice(0, 3), ids]).slice(3)
+    elif layout == "chunks":
+        keys = pyarrow.chunked_array([keys.slice(0, 13), keys.slice(13, 0), keys.slice(13)])
+        ids = pyarrow.chunked_array([ids.slice(0, 30), ids.slice(30)])
+    elif layout == "dictionary":
+        keys = pyarrow.array(texts).dictionary_encode()
+        ids = ids.cast(pyarrow.int64())
+    elif layout == "dictionary of views":
+        plain = pyarrow.array(texts).dictionary_encode()
+        keys = pyarrow.DictionaryArray.from_arrays(plain.indices, plain.dictionary.cast(pyarrow.string_view()))
+    elif layout != "binary":
+        keys = pyarrow.array(texts).cast(layout)
+    return {"key": keys, "key_schema_id": ids}
+
+
+def stored_keys(columns: dict[str, Any]) -> list[bytes | None]:
+    """Return each key as the serializers of Schema Registry write it."""
+    rows = pyarrow.table(columns).to_pylist()
+    keys = [row["key"].encode() if isinstance(row["key"], str) else row["key"] for row in rows]
+    ids = [row["key_schema_id"] for row in rows]
+    return [
+        key if key is None or number is None else b"\0" + number.to_bytes(4, "big", signed=True) + key
+        for key, number in zip(keys, ids, strict=True)
+    ]
+
+
+LAYOUTS = ["binary", "large_binary", "string", "large_string", "string_view", "slices", "chunks", "dictionary"]
+LAYOUTS += ["dictionary of views"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("partitioner", ["murmur2_random", "murmur2", "consistent", "fnv1a", "function"])
+def test_send_arrow_hashes_the_stored_key_as_send_does(layout: str, partitioner: str) -> None:
+    """The prefix with the schema id is a part of the stored key, as in Java's serializers."""
+    called: list[bytes | None] = []
+
+    def choose(key: bytes | None, partitions: list[int], available: list[int]) -> int:
+        called.append(key)
+        return 0 if key is None else sum(key) % len(partitions)
+
+    columns = framed_columns(layout)
+    expected = stored_keys(columns)
+    option: Any = choose if partitioner == "function" else partitioner
+    with Broker() as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("one", 12), NewTopic("table", 12)])
+        with Producer(bootstrap_servers=broker.bootstrap_servers, partitioner=option) as producer:
+            for key in expected:
+                producer.send("one", b"", key)
+            producer.flush()
+            assert called == (expected if option is choose else [])
+            called.clear()
+            producer.send_arrow("table", pyarrow.table(columns), framing="confluent").result()
+            assert called == (expected if option is choose else [])
+
+        def found(topic: str) -> list[tuple[Any, Any]]:
+            names = ("partition", "key")
+            with read_topic(topic, bootstrap_servers=broker.bootstrap_servers, columns=names) as records:
+                rows = [(record.key, record.partition) for record in records.rows()]
+            assert len(rows) == len(expected)
+            return sorted(row for row in rows if row[0] is not None)
+
+        assert found("table") == found("one")
+
+
+@pytest.mark.parametrize("kind", ["string", "uint32", "float64"])
+def test_schema_ids_of_a_wrong_type_are_reported(kind: str) -> None:
+    table = pyarrow.table({"key": [b"a"], "key_schema_id": pyarrow.array(["1"]).cast(kind)})
+    with pytest.raises(ValueError, match="column 'key_schema_id' cannot have the Arrow type"):
+        list(table_batches(table, 3, ProducerSettings(), 0, "confluent"))
+
+
+def test_a_schema_id_above_32_bits_names_its_row() -> None:
+    table = pyarrow.table({"key": [b"a", b"b", b"c"], "key_schema_id": pyarrow.array([1, 1 << 40, 2])})
+    with pytest.raises(EncodeError, match="key_schema_id") as caught:
+        list(table_batches(table, 3, ProducerSettings(), 0, "confluent"))
+    assert caught.value.row == 1

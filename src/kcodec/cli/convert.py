@@ -175,11 +175,13 @@ class _Conversion:
                 on_error=self._options.on_error,
             )
             first, span = self._span(log)
+            reached = first
             chunks = iter(stream)
             for decoded in chunks:
                 yield decoded, log
                 self.records += len(decoded)
-                share = ((decoded.next_offset or first) - first) / span if span else 0.0
+                reached = decoded.next_offset or reached  # None within a batch, if the offset is not a column
+                share = (reached - first) / span if span else 0.0
                 self._progress(int(behind + share * log.size_in_bytes), total)
             behind += log.size_in_bytes
             if chunks.error is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.errors import (
+    AbortableTransactionError,
     BufferFullError,
     DeliveryErrors,
     DeliveryTimeoutError,
@@ -35,6 +36,7 @@ from kcodec.producer.partitioner_option import accumulator_of, partitions_of_key
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import CloseReport, waiting_text
 from kcodec.producer.sender import Sender
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.quantities import count_text, seconds_text
 
 if TYPE_CHECKING:
@@ -246,6 +248,24 @@ class ProducerCore:
                 self._request_partitions(topic)()
 
         return note
+
+    def interruption(self, topic: str, error: BaseException) -> Callable[[], None] | None:
+        """Return a function to call on the I/O thread after `error` ended `send_arrow`, when a part of the table was in
+        the buffer. It prevents the commit. Return None without a transactional id."""
+        if self.id_manager.transactional_id is None:
+            return None
+        transaction = self.id_manager.newest
+        partial = AbortableTransactionError(
+            f"the transaction of {self.id_manager.transactional_id!r} cannot be committed: {type(error).__name__} "
+            f"interrupted send_arrow, and rows of a table for topic {topic!r} are missing; send the whole table again "
+            "in the next transaction",
+            code=ErrorCode.TRANSACTION_ABORTABLE,
+            name=ErrorCode.TRANSACTION_ABORTABLE.name,
+            remedy="abort",
+            resource=topic,
+        )
+        partial.__cause__ = error
+        return lambda: self.id_manager.on_rejected(transaction, TopicPartition(topic, -1), partial)
 
     def _request_partitions(self, topic: str) -> Callable[[], None]:
         return lambda: self.cluster.request_update(f"topic {topic} lacks the partition of a record")

@@ -227,6 +227,11 @@ class TableDelivery:
         self._callbacks: list[Callable[[Any], object]] = []
 
     @property
+    def has_batches(self) -> bool:
+        """Whether a part of the table was appended to the buffer, or has failed."""
+        return bool(self._batches)
+
+    @property
     def error(self) -> BaseException | None:
         """The error of the first batch that failed. Reading it counts as retrieving the errors of all batches."""
         error = self._first_error()

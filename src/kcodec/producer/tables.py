@@ -49,15 +49,17 @@ def table_batches(
     order.
 
     The partition of a row is its column `partition`, if that exists and is not null; otherwise `default_partition`, if
-    set; otherwise that of its key, by `choose` or murmur2, unless `settings.ignore_keys`. Rows without any of these go
-    to ANY_PARTITION. `timestamp` applies to rows without one. Raise EncodeError with the row, TypeError or ValueError.
+    set; otherwise that of its key as it is stored, with the prefix that `framing` adds, by `choose` or murmur2, unless
+    `settings.ignore_keys`. Rows without any of these go to ANY_PARTITION. `timestamp` applies to rows without one.
+    Raise EncodeError with the row, TypeError or ValueError.
 
     If the columns alone prove that every row is a valid record, batches are encoded one by one, as they are taken.
     Otherwise all are encoded before the first is returned, so that a table with an invalid row sends nothing.
     """
     table = _table(source)
     ignore_keys = settings.ignore_keys or default_partition != ANY_PARTITION
-    rows = _partitions_of(table, partitions, ignore_keys, default_partition, choose)
+    keys = None if ignore_keys else _stored_keys(table, framing)
+    rows = _partitions_of(table, partitions, keys, ignore_keys, default_partition, choose)
     most = min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size)
     made = _encode_windows(table, rows, settings, timestamp, framing, most)
     if _makes_records(table, most):
@@ -160,7 +162,7 @@ def _table(source: Any) -> pyarrow.Table:
     _check(table)
     for index, column in enumerate(table.schema):
         # pyarrow cannot gather rows of views.
-        if pyarrow.types.is_binary_view(column.type) or pyarrow.types.is_string_view(column.type):
+        if _is_view(column.type):
             chunks = [_with_empty_nulls(chunk).cast(pyarrow.large_binary()) for chunk in table.column(index).chunks]
             table = table.set_column(index, column.name, pyarrow.chunked_array(chunks, pyarrow.large_binary()))
     return table
@@ -202,19 +204,80 @@ def _check(table: pyarrow.Table) -> None:
             raise EncodeError(reason, field=name) from error
 
 
+def _is_view(data_type: pyarrow.DataType) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_binary_view(data_type) or pyarrow.types.is_string_view(data_type))
+
+
+def _as_large_binary(keys: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    import pyarrow
+
+    plain = pyarrow.large_binary()
+    if pyarrow.types.is_dictionary(keys.type) and _is_view(keys.type.value_type):
+        # pyarrow cannot gather rows of views.
+        chunks = [
+            pyarrow.DictionaryArray.from_arrays(chunk.indices, _with_empty_nulls(chunk.dictionary).cast(plain))
+            for chunk in keys.chunks
+        ]
+        keys = pyarrow.chunked_array(chunks, pyarrow.dictionary(keys.type.index_type, plain))
+    return keys.cast(plain)
+
+
+def _stored_keys(table: pyarrow.Table, framing: str | None) -> pyarrow.ChunkedArray | None:
+    """Return the keys as they are stored; None if the table has no keys.
+
+    As in Java, the partition depends on the stored key, of which the prefix with the schema id is a part. If encode()
+    will refuse the framing or the type of a column, the keys are returned without prefixes.
+    """
+    import numpy
+    import pyarrow
+    import pyarrow.compute as compute
+
+    if "key" not in table.column_names:
+        return None
+    keys = table["key"]
+    if framing != "confluent" or "key_schema_id" not in table.column_names:
+        return keys
+    ids = table["key_schema_id"]
+    key_type = keys.type.value_type if pyarrow.types.is_dictionary(keys.type) else keys.type
+    if not (key_type.id in _plain_types() or _is_view(key_type)) or not pyarrow.types.is_signed_integer(ids.type):
+        return keys
+    has_id = ids.is_valid().to_numpy()
+    prefixes = numpy.zeros((int(has_id.sum()), 5), "uint8")
+    # A schema id above 32 bits is truncated here; encode() refuses it.
+    numbers = ids.drop_null().to_numpy().astype(">i4")
+    prefixes[:, 1:] = numbers.view("uint8").reshape(-1, 4)
+    ends = numpy.zeros(len(keys) + 1, "int64")
+    numpy.cumsum(has_id, out=ends[1:])
+    buffers = [None, pyarrow.py_buffer(5 * ends), pyarrow.py_buffer(prefixes)]
+    prefix = pyarrow.Array.from_buffers(pyarrow.large_binary(), len(keys), buffers)
+    empty = pyarrow.scalar(b"", pyarrow.large_binary())
+    arguments = [prefix, _as_large_binary(keys), empty]
+    return compute.call_function("binary_join_element_wise", arguments)
+
+
 def _partitions_of(
-    table: pyarrow.Table, count: int, ignore_keys: bool, default: int, choose: ChooseOfKeys | None
+    table: pyarrow.Table,
+    count: int,
+    keys: pyarrow.ChunkedArray | None,
+    ignore_keys: bool,
+    default: int,
+    choose: ChooseOfKeys | None,
 ) -> numpy.ndarray[Any, Any] | None:
     """Return the partition of each row, or ANY_PARTITION if neither column nor key determines it. Return None if this
-    applies to all rows."""
+    applies to all rows.
+
+    keys: The stored keys; None if there are none, or if they are ignored.
+    """
     import numpy
 
     rows: numpy.ndarray[Any, Any] | None = None
     if choose is not None and not ignore_keys:
-        keys = table["key"].cast("binary").to_pylist() if "key" in table.column_names else [None] * len(table)
-        rows = numpy.asarray(choose(keys), dtype="int32") if keys else None
-    elif "key" in table.column_names and not ignore_keys:
-        found = partition_for(table["key"], count)
+        listed = [None] * len(table) if keys is None else _as_large_binary(keys).to_pylist()
+        rows = numpy.asarray(choose(listed), dtype="int32") if listed else None
+    elif keys is not None:
+        found = partition_for(keys, count)
         if found.null_count < len(found):
             rows = numpy.asarray(found)
     if "partition" in table.column_names:

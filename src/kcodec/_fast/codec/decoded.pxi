@@ -59,7 +59,8 @@ cdef class DecodedRecords:
     """The records of a decode() call, as columns. Immutable.
 
     counts:          Counts of the batches and records that were read.
-    next_offset:     Offset at which a reader continues; None if it is unknown.
+    next_offset:     Offset at which a reader continues after these records; None if it is unknown. It is unknown for a
+                     chunk of a log that ends within a batch, unless the chunk has the column offset.
     remaining_bytes: Bytes after the last whole batch: an incomplete batch, or everything from the corruption on.
     bytes_needed:    Size of that incomplete batch as far as it is known; 0 otherwise.
     error:           The first DecodeError, with on_error="stop" or "skip".

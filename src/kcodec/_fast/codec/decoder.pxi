@@ -173,7 +173,7 @@ cdef class Decoder:
 
     cdef list take_chunks(self, bint flush):
         cdef ChunkList *chunks = &self.run.chunks
-        cdef int64_t at, first, rows, most
+        cdef int64_t at, first, rows, most, position
         cdef Chunk *chunk
         cdef DecodedRecords decoded
         cdef _Rows whole
@@ -182,6 +182,7 @@ cdef class Decoder:
         taken = []
         for at in range(chunks.count):
             chunk = chunks.list[at].chunk
+            position = chunks.list[at].position
             chunks.list[at].chunk = NULL
             whole = _rows_of(chunk, 0, chunk.rows)
             first = 0
@@ -191,8 +192,23 @@ cdef class Decoder:
                 chunk_retain(chunk)
                 decoded = _decoded_of(self.layout, [_rows_of(chunk, first, rows)])
                 decoded.counts = Counts(records=rows)
-                decoded.next_offset = self.next_offset_
-                taken.append(decoded)
                 first += rows
+                decoded.next_offset = self._offset_after(chunk, first, position)
+                taken.append(decoded)
         chunks.count = 0
         return taken
+
+    cdef object _offset_after(self, Chunk *chunk, int64_t rows, int64_t position):
+        """Return the offset at which a reader continues after these first rows of a chunk, or None if it is unknown.
+
+        position: Position after the last batch of the chunk, and after the invisible batches that follow it.
+        """
+        cdef int64_t bound = min(self.settings.limit, self.settings.end_offset)
+        following = None
+        if self.layout.wants(COLUMN_OFFSET):
+            following = <object>(<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[rows - 1] + 1
+        if rows < chunk.rows:  # the rest of the batch is in the next slices
+            return following
+        if bound < position:  # records from the bound on are not returned
+            position = bound
+        return position if following is None else max(following, position)

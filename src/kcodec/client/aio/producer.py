@@ -8,7 +8,7 @@ transactions.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
@@ -306,7 +306,10 @@ class Producer(ProducerBase):
         return buffer_full(self._options, self._core.why_full())
 
     def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
-        note = self._core.rejection(topic, partition, error)
+        self._post_note(self._core.rejection(topic, partition, error))
+
+    def _post_note(self, note: Callable[[], None] | None) -> None:
+        """Call a function of the core on the I/O thread."""
         if note is None:
             return
         if True:  # ASYNC
@@ -323,11 +326,16 @@ class Producer(ProducerBase):
         framing: "confluent" writes the schema ids of the columns key_schema_id and value_schema_id before the payloads.
 
         Rows of a partition keep their order. The column `partition` selects the partition of a row. If it is null, the
-        key determines the partition. Rows without a key go to changing partitions, batch by batch.
+        key determines the partition; a schema id is a part of the key, as for Java's serializers. Rows without a key go
+        to changing partitions, batch by batch.
 
         If a row is invalid, raise an EncodeError that names the row, and send nothing. Wait for buffer space as `send`
         does. If the buffer is still full after `max_block_ms`, the rest of the table fails with a BufferFullError,
         which the TableDelivery contains.
+
+        If an interruption ends the call when a part of the table is already in the buffer, the transaction can only be
+        aborted. Interruptions are a cancellation, Ctrl-C and an error of pyarrow. Without a transaction, the producer
+        still sends this part, and it does not send the rest.
         """
         if True:  # ASYNC
             self._start()
@@ -339,6 +347,12 @@ class Producer(ProducerBase):
                 has_space = True
                 for batch in batches:
                     has_space = await self._send_batch(topic, batch, delivery, has_space)
+            except KcodecError:
+                raise
+            except BaseException as error:
+                if delivery.has_batches:
+                    self._post_note(self._core.interruption(topic, error))
+                raise
             finally:
                 delivery.seal()
         except KcodecError as error:
