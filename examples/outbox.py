@@ -20,6 +20,7 @@ Readers use isolation_level read_committed. Run one relay a name; a second one t
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import logging
 import sqlite3
@@ -107,18 +108,101 @@ class SqliteOutbox:
 # --------------------------------------------------------------------------------------------------------- PostgreSQL
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The transactions that had ended at one moment: all ids below `xmax` except those that were `running`."""
+
+    xmin: int
+    xmax: int
+    running: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Parse the text of a pg_snapshot, `xmin:xmax:id,id`."""
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), tuple(map(int, running.split(","))) if running else ())
+
+    @classmethod
+    def below(cls, horizon: int) -> Snapshot:
+        """Return the snapshot in which exactly the transactions below this id have ended. PostgreSQL refuses id 0."""
+        return cls(max(horizon, 1), max(horizon, 1))
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
+
+    def pack(self) -> str:
+        """Return a short text: the ids that were running are gaps of 7 bits a byte, in Base64."""
+        packed, previous = bytearray(), self.xmin
+        for one in self.running:
+            gap, previous = one - previous, one
+            while gap > 127:
+                packed.append(gap & 127 | 128)
+                gap >>= 7
+            packed.append(gap)
+        return f"{self.xmin}:{self.xmax}:{base64.b64encode(packed).decode()}"
+
+    @classmethod
+    def unpack(cls, text: str) -> Snapshot:
+        """Return the snapshot whose `pack` returned this text."""
+        xmin, xmax, packed = text.split(":")
+        running, previous, gap, shift = [], int(xmin), 0, 0
+        for byte in base64.b64decode(packed):
+            gap |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                previous += gap
+                running.append(previous)
+                gap = shift = 0
+        return cls(int(xmin), int(xmax), tuple(running))
+
+
+@dataclass(frozen=True)
+class Window:
+    """Position in a PostgresOutbox. All rows of the snapshot `sent` are sent. While a window is sent in chunks, so are
+    the rows of the snapshot `upper` up to the number `last`."""
+
+    sent: Snapshot
+    upper: Snapshot | None = None
+    last: int = 0
+
+    @classmethod
+    def at(cls, position: OffsetAndMetadata) -> Window:
+        """Parse a position. Earlier versions of this program stored only ids below which all transactions had ended:
+        the offset, and in a window also the metadata "upper id:last number"."""
+        version, _, rest = position.metadata.partition(";")
+        if version == "s":
+            sent, *chunk = rest.split(";")
+            if not chunk:
+                return cls(Snapshot.unpack(sent))
+            return cls(Snapshot.unpack(sent), Snapshot.unpack(chunk[0]), int(chunk[1]))
+        if position.metadata:
+            upper, _, last = position.metadata.partition(":")
+            return cls(Snapshot.below(position.offset), Snapshot.below(int(upper)), int(last))
+        return cls(Snapshot.below(position.offset))
+
+    def position(self) -> OffsetAndMetadata:
+        """Return the position to commit. Its offset is only for people; everything is in its metadata."""
+        metadata = f"s;{self.sent.pack()}"
+        if self.upper is not None:
+            metadata += f";{self.upper.pack()};{self.last}"
+        return OffsetAndMetadata(self.sent.xmin, metadata)
+
+
 class PostgresOutbox:
     """PostgreSQL (13 or newer) gives numbers out before the commit, so they become visible out of order: 2 may be there
     when 1 is not yet, and "greater than the last" would never see 1. So this goes by the writing transactions.
 
-    Each row knows the id of its transaction. `pg_snapshot_xmin` is the oldest id that is still running: everything
-    below it has ended, is visible or never will be, and nothing new can appear there. The rows of the ids from one such
-    horizon to the next are a closed window; it is sent in the order of row numbers, as a transaction that waited for
-    another's lock took its number later. (By transaction ids it would not be: those are given out at the first write.)
-    For the same reason, a window ends before a row whose number is higher than that of a visible row behind the
-    horizon: the transaction of that one may have been the first to commit.
+    Each row knows the id of its transaction, and a snapshot knows which transactions have ended. The rows of the
+    transactions that have ended in a new snapshot, but had not in the one before, are a window. No row can be added to
+    it later. No transaction keeps the rows of others back.
 
-    Position: offset = the horizon up to which all is sent; within a window its text is "upper horizon:last number".
+    A window is sent in the order of row numbers. If a transaction waited for another's lock, or has seen its changes,
+    the other one had committed before. It is therefore in the same window or in an earlier one, and its row, if it was
+    inserted under the lock, has the lower number. Transaction ids do not have that order: they are given out at the
+    first write.
+
+    After a crash, PostgreSQL gives ids out again that never reached its log on disk. A snapshot with such an id would
+    hide the row of a later transaction, so the log is flushed up to a newer id before a snapshot is committed.
     """
 
     SCHEMA = """
@@ -127,69 +211,97 @@ class PostgresOutbox:
             transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
             topic text NOT NULL, key bytea, value bytea);
         CREATE INDEX IF NOT EXISTS outbox_by_transaction ON outbox (transaction_id, id)"""
-    HORIZON = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-    # The highest transaction id up to the horizon that divides the rows by transaction id and by number alike. Without
-    # rows behind the horizon, that is the horizon.
-    DIVISION = """
-        WITH transactions AS (
-            SELECT transaction_id, min(id) AS first, max(id) AS last
-            FROM outbox WHERE transaction_id >= %(low)s::text::xid8 GROUP BY transaction_id),
-        divisions AS (
-            SELECT transaction_id,
-                max(last) OVER (ORDER BY transaction_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
-                min(first) OVER (ORDER BY transaction_id ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS after
-            FROM transactions),
-        behind AS (SELECT min(transaction_id) AS id FROM transactions WHERE transaction_id >= %(high)s::text::xid8)
-        SELECT CASE
-            WHEN behind.id IS NULL THEN %(high)s::text::bigint
-            ELSE least(%(high)s::text::bigint, (
-                SELECT max(transaction_id::text::bigint) FROM divisions
-                WHERE transaction_id <= behind.id AND (before IS NULL OR before < after)))
-            END
-        FROM behind"""
+    # xmin and xmax are for the index
     WINDOW = """
         SELECT id, topic, key, value FROM outbox
-        WHERE transaction_id >= %s::text::xid8 AND transaction_id < %s::text::xid8 AND id > %s
-        ORDER BY id LIMIT %s"""
+        WHERE transaction_id >= %(xmin)s::text::xid8 AND transaction_id < %(xmax)s::text::xid8
+            AND pg_visible_in_snapshot(transaction_id, %(upper)s::text::pg_snapshot)
+            AND NOT pg_visible_in_snapshot(transaction_id, %(sent)s::text::pg_snapshot)
+            AND id > %(last)s
+        ORDER BY id LIMIT %(limit)s"""
+    # On a server with other transaction ids it deletes nothing; see _current.
+    FORGET = """
+        DELETE FROM outbox
+        WHERE transaction_id < %(xmax)s::text::xid8
+            AND pg_visible_in_snapshot(transaction_id, %(sent)s::text::pg_snapshot)
+            AND pg_snapshot_xmax(pg_current_snapshot()) >= %(xmax)s::text::xid8"""
+    # Writes to the log under a new transaction id, so that the commit flushes it.
+    FLUSH = "SELECT pg_logical_emit_message(true, 'outbox', ''::text)"
+    # Characters of a packed snapshot. Two of them fit into the 4,096 that Kafka stores with an offset
+    # (offset.metadata.max.bytes). About 1,400 transactions may be running if their ids are less than 128 apart, and
+    # about 700 if less than 16,384.
+    LONGEST = 2000
+    WARN_SECONDS = 10.0
 
     def __init__(self, conninfo: str) -> None:
         import psycopg
 
-        # autocommit: each statement sees the newest state, and the relay holds no horizon back itself
+        # autocommit: each statement sees the newest state, and the relay keeps no old snapshot open itself
         self._connection = psycopg.connect(conninfo, autocommit=True)
-        self._connection.execute(self.SCHEMA)
+        # CREATE INDEX IF NOT EXISTS waits for all writers, and new ones wait for it, even where the index exists
+        found = self._connection.execute("SELECT to_regclass('outbox'), to_regclass('outbox_by_transaction')")
+        if None in (found.fetchone() or (None,)):
+            self._connection.execute(self.SCHEMA)
+        # FLUSH has no effect otherwise
+        self._connection.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        self._warned_at = -self.WARN_SECONDS
 
     @staticmethod
     def add(connection: Any, topic: str, *, key: bytes | None, value: bytes | None) -> None:
-        """For the application, within its own transaction."""
+        """For the application, within its own transaction, behind the changes that the row reports."""
         connection.execute("INSERT INTO outbox (topic, key, value) VALUES (%s, %s, %s)", (topic, key, value))
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
-        """See Outbox."""
-        low, (high, last) = position.offset, self._window(position)
-        found = self._connection.execute(self.WINDOW, (str(low), str(high), last, limit)).fetchall()
-        if len(found) == limit:
-            after = OffsetAndMetadata(low, f"{high}:{found[-1][0]}")
-        else:
-            after = OffsetAndMetadata(high)
-        return [Row(*row[1:]) for row in found], after
+        """See Outbox. Without rows the position stays as it is."""
+        window = Window.at(position)
+        current = self._current(window.upper or window.sent)
+        upper = window.upper or current
+        if len(upper.pack()) > self.LONGEST:
+            self._warn_of_long_snapshot(upper)
+            return [], position
+        limits = {"xmin": str(window.sent.xmin), "xmax": str(upper.xmax), "upper": str(upper), "sent": str(window.sent)}
+        # Prepared, it would parse the snapshots again for every row.
+        found = self._connection.execute(
+            self.WINDOW, {**limits, "last": window.last, "limit": limit + 1}, prepare=False
+        ).fetchall()
+        if not found:
+            return [], position if window.upper is None else Window(upper).position()
+        if window.upper is None:
+            self._connection.execute(self.FLUSH)
+        rows = [Row(*row[1:]) for row in found[:limit]]
+        after = Window(upper) if len(found) <= limit else Window(window.sent, upper, found[limit - 1][0])
+        return rows, after.position()
 
-    def _window(self, position: OffsetAndMetadata) -> tuple[int, int]:
-        """Its upper horizon, and the last number sent of it."""
-        if position.metadata:
-            high, _, last = position.metadata.partition(":")
-            return int(high), int(last)
-        row = self._connection.execute(self.HORIZON).fetchone()
+    def _current(self, known: Snapshot) -> Snapshot:
+        """Return a new snapshot. Raise RuntimeError if the server has not even reached the one that is `known`."""
+        row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
         assert row is not None
-        horizon = max(int(row[0]), position.offset)
-        limits = {"low": str(position.offset), "high": str(horizon)}
-        row = self._connection.execute(self.DIVISION, limits).fetchone()
-        assert row is not None
-        return max(int(row[0]), position.offset), 0
+        current = Snapshot.parse(row[0])
+        if current.xmax < known.xmax:
+            raise RuntimeError(
+                f"the position of the relay contains transaction ids up to {known.xmax - 1}, but the next transaction "
+                f"id of the PostgreSQL server is {current.xmax}: the database was restored into another server, or "
+                "has lost transactions; run UPDATE outbox SET transaction_id = pg_current_xact_id(), and start the "
+                "relay with a new name"
+            )
+        return current
+
+    def _warn_of_long_snapshot(self, snapshot: Snapshot) -> None:
+        if time.monotonic() - self._warned_at >= self.WARN_SECONDS:
+            self._warned_at = time.monotonic()
+            log.warning(
+                "the relay sends no rows: %d transactions of the PostgreSQL server are in progress, and the position "
+                "of the relay cannot contain all of their ids; the relay continues when fewer transactions are in "
+                "progress: end those that do nothing, and limit the number of connections",
+                len(snapshot.running),
+            )
 
     def forget(self, position: OffsetAndMetadata) -> None:
         """See Outbox."""
-        self._connection.execute("DELETE FROM outbox WHERE transaction_id < %s::text::xid8", (str(position.offset),))
+        sent = Window.at(position).sent
+        self._connection.execute(self.FORGET, {"xmax": str(sent.xmax), "sent": str(sent)}, prepare=False)
 
     def close(self) -> None:
         self._connection.close()

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
 import outbox  # noqa: E402
-from outbox import GroupProgress, PostgresOutbox, Relay, SqliteOutbox, TopicProgress  # noqa: E402
+from outbox import GroupProgress, PostgresOutbox, Relay, Snapshot, SqliteOutbox, TopicProgress, Window  # noqa: E402
 
 
 @pytest.fixture
@@ -94,29 +94,129 @@ def test_rows_of_one_key_keep_the_order_of_their_commits(apache_kafka: ApacheKaf
     assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2]}
 
 
-def test_a_window_does_not_divide_rows_against_their_order(
-    apache_kafka: ApacheKafka, topic: str, postgres: str
-) -> None:
-    """As above, while a third transaction stays open, whose id is between those of the other two: the horizon alone
-    would send the row that was written last first."""
+def test_an_open_transaction_keeps_no_other_rows_back(apache_kafka: ApacheKafka, topic: str, postgres: str) -> None:
+    """As above, while a third transaction stays open, whose id is between those of the other two. Their rows arrive,
+    and its own row, with the lowest number, arrives later."""
     with closing(PostgresOutbox(postgres)) as source, closing(make_relay(apache_kafka, source, topic)) as relay:
         with (
             psycopg.connect(postgres) as early,
             psycopg.connect(postgres) as open_one,
             psycopg.connect(postgres) as late,
         ):
-            for connection in (early, open_one):
-                connection.execute("SELECT pg_current_xact_id()")
+            early.execute("SELECT pg_current_xact_id()")
+            PostgresOutbox.add(open_one, topic, key=b"open", value=b"0")
             for connection, value in ((late, b"1"), (early, b"2")):
                 PostgresOutbox.add(connection, topic, key=b"account", value=value)
                 connection.commit()
+            assert drain(relay) == 2
             PostgresOutbox.add(early, topic, key=b"other", value=b"3")
             early.commit()
-            drain(relay)
-            assert delivered(apache_kafka, topic) == []
+            assert drain(relay) == 1
+            assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2], b"other": [3]}
             open_one.commit()
+        assert drain(relay) == 1
+    assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2], b"other": [3], b"open": [0]}
+
+
+def test_transactions_that_always_overlap_do_not_stop_the_relay(
+    apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    """Each transaction inserts its row behind that of a transaction with a higher id, and the next one is open by then.
+    No transaction id ever divides the rows by transaction and by number alike."""
+    with (
+        closing(PostgresOutbox(postgres)) as source,
+        closing(make_relay(apache_kafka, source, topic)) as relay,
+        psycopg.connect(postgres) as holder,
+        psycopg.connect(postgres) as next_holder,
+        psycopg.connect(postgres) as quick,
+    ):
+        holder.execute("SELECT pg_current_xact_id()")
+        for number in range(1, 11):
+            next_holder.execute("SELECT pg_current_xact_id()")
+            for connection, value in ((quick, 2 * number - 1), (holder, 2 * number)):
+                PostgresOutbox.add(connection, topic, key=b"k", value=str(value).encode())
+                connection.commit()
+            assert relay.publish() == 2
+            holder, next_holder = next_holder, holder
+    assert by_key(delivered(apache_kafka, topic)) == {b"k": list(range(1, 21))}
+
+
+class Accounts:
+    """Steadily concurrent writers. Each transaction gets its id at its start, works for a while, waits for the lock of
+    an account, and adds a row with the account's number of changes."""
+
+    def __init__(self, conninfo: str, topic: str, *, writers: int, accounts: int, gap: float) -> None:
+        self._conninfo, self._topic, self._accounts, self._gap = conninfo, topic, accounts, gap
+        with psycopg.connect(conninfo) as connection:
+            connection.execute("CREATE TABLE account (id int PRIMARY KEY, changes int NOT NULL)")
+            connection.execute("INSERT INTO account SELECT id, 0 FROM generate_series(1, %s) AS id", (accounts,))
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._write, args=(number,)) for number in range(writers)]
+        self.errors: list[BaseException] = []
+
+    def __enter__(self) -> Accounts:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self.errors
+
+    def changes(self) -> dict[bytes, list[int]]:
+        with psycopg.connect(self._conninfo) as connection:
+            rows = connection.execute("SELECT id, changes FROM account").fetchall()
+        return {str(account).encode(): list(range(1, changes + 1)) for account, changes in rows}
+
+    def _write(self, writer: int) -> None:
+        rng = random.Random(writer)
+        try:
+            with closing(psycopg.connect(self._conninfo)) as connection:
+                while not self._is_over.is_set():
+                    connection.execute("SELECT pg_current_xact_id()")
+                    time.sleep(rng.expovariate(1 / self._gap))
+                    row = connection.execute(
+                        "UPDATE account SET changes = changes + 1 WHERE id = %s RETURNING id, changes",
+                        (rng.randint(1, self._accounts),),
+                    ).fetchone()
+                    assert row is not None
+                    key, value = (str(part).encode() for part in row)
+                    PostgresOutbox.add(connection, self._topic, key=key, value=value)
+                    connection.rollback() if rng.random() < 0.1 else connection.commit()
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+
+@pytest.mark.parametrize("limit", [500, 3])
+def test_steady_concurrent_writers_do_not_stop_the_relay(
+    limit: int, apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    """There is never a moment without an open transaction. Rows arrive nevertheless, in the order of the commits of
+    each account; with the small limit, most windows are sent in chunks."""
+    with (
+        closing(PostgresOutbox(postgres)) as source,
+        closing(make_relay(apache_kafka, source, topic, limit=limit)) as relay,
+    ):
+        with Accounts(postgres, topic, writers=12, accounts=4, gap=0.03) as accounts:
+            sent, until = 0, time.monotonic() + 4
+            while time.monotonic() < until:
+                sent += relay.publish()
+                time.sleep(0.01)
+            committed = sum(map(len, accounts.changes().values()))
+            assert sent > (committed / 2 if limit == 500 else 20), (sent, committed)
         drain(relay)
-    assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2], b"other": [3]}
+    assert by_key(delivered(apache_kafka, topic)) == accounts.changes()
+
+
+def committed_position(kafka: ApacheKafka, topic: str) -> OffsetAndMetadata:
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        partition = TopicPartition(topic, 0)
+        found = admin.list_group_offsets(f"relay-{topic}", [partition], require_stable=True)[partition]
+    assert found is not None
+    return found
 
 
 def test_a_window_is_cut_by_the_limit_and_gone_on_with(apache_kafka: ApacheKafka, topic: str, postgres: str) -> None:
@@ -127,16 +227,147 @@ def test_a_window_is_cut_by_the_limit_and_gone_on_with(apache_kafka: ApacheKafka
         first = make_relay(apache_kafka, source, topic, limit=10)
         assert first.publish() == 10
         first.close()
-        with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
-            progress = TopicPartition(topic, 0)
-            committed = admin.list_group_offsets(f"relay-{topic}", [progress], require_stable=True)[progress]
-        assert committed is not None and committed.metadata.endswith(":10")
+        assert committed_position(apache_kafka, topic).metadata.endswith(";10")
         second = make_relay(apache_kafka, source, topic, limit=10)
         assert [second.publish(), second.publish(), second.publish()] == [10, 5, 0]
         second.close()
         with psycopg.connect(postgres) as connection:
             assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
     assert by_key(delivered(apache_kafka, topic)) == {b"k": list(range(25))}
+
+
+def test_a_row_that_appears_between_two_chunks_is_in_a_later_window(
+    apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    """The relay is killed behind each chunk. Meanwhile a transaction commits whose row has a number that was passed,
+    and another one whose row would be next. The window stays as it was, and both rows come behind it."""
+    with closing(PostgresOutbox(postgres)) as source:
+        with psycopg.connect(postgres) as writer, psycopg.connect(postgres) as slow:
+            for number in range(20):
+                PostgresOutbox.add(writer, topic, key=b"k", value=str(number).encode())
+                if number in (2, 10):
+                    PostgresOutbox.add(slow, topic, key=b"slow", value=str(number).encode())
+            writer.commit()
+            kill_at(["committed"], apache_kafka, topic, ["--postgres", postgres])
+            slow.commit()
+            PostgresOutbox.add(writer, topic, key=b"k", value=b"20")
+            writer.commit()
+        kill_at(["forgotten"], apache_kafka, topic, ["--postgres", postgres])
+        with closing(make_relay(apache_kafka, source, topic, limit=7)) as relay:
+            assert [relay.publish(), relay.publish(), relay.publish()] == [6, 3, 0]
+        with psycopg.connect(postgres) as connection:
+            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+    assert by_key(delivered(apache_kafka, topic)) == {b"k": list(range(21)), b"slow": [2, 10]}
+
+
+@pytest.mark.parametrize(("in_window", "arrived"), [(False, [3, 4, 5]), (True, [2, 3, 4, 5])])
+def test_a_position_of_an_earlier_version_is_gone_on_with(
+    in_window: bool, arrived: list[int], apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    """It has a transaction id as its offset, and within a window "upper id:last number" as its metadata."""
+    with closing(PostgresOutbox(postgres)) as source, psycopg.connect(postgres) as connection:
+        horizon = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+        low = connection.execute(horizon).fetchone()
+        for number in range(3):
+            PostgresOutbox.add(connection, topic, key=b"k", value=str(number).encode())
+        connection.commit()
+        high = connection.execute(horizon).fetchone()
+        assert low is not None and high is not None
+        for number in range(3, 6):
+            PostgresOutbox.add(connection, topic, key=b"k", value=str(number).encode())
+            connection.commit()
+        position = OffsetAndMetadata(low[0], f"{high[0]}:2") if in_window else OffsetAndMetadata(high[0])
+        with Producer(transactional_id=f"relay-{topic}", bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+            producer.init_transactions()
+            with producer.transaction() as transaction:
+                GroupProgress(TopicPartition(topic, 0)).write(transaction, f"relay-{topic}", position)
+        with closing(make_relay(apache_kafka, source, topic, limit=2)) as relay:
+            drain(relay)
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+    assert by_key(delivered(apache_kafka, topic)) == {b"k": arrived}
+
+
+def test_a_position_with_hundreds_of_transactions_fits_into_kafkas_metadata(
+    apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    rng, first = random.Random(1), 5_000_000_000
+    old = Snapshot(first, first + 200_000, tuple(sorted({first, *rng.sample(range(first, first + 200_000), 700)})))
+    new = Snapshot(first, first + 900_000, tuple(sorted({first, *rng.sample(range(first, first + 900_000), 650)})))
+    window = Window(old, new, 2**63 - 1)
+    position = window.position()
+    assert max(len(old.pack()), len(new.pack())) <= PostgresOutbox.LONGEST
+    assert Window.at(position) == window
+    with Producer(transactional_id=f"relay-{topic}", bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        producer.init_transactions()
+        with producer.transaction() as transaction:
+            GroupProgress(TopicPartition(topic, 0)).write(transaction, f"relay-{topic}", position)
+    assert committed_position(apache_kafka, topic) == position
+    with psycopg.connect(postgres) as connection:
+        assert connection.execute("SELECT %s::text::pg_snapshot::text", (str(old),)).fetchone() == (str(old),)
+
+
+@pytest.mark.parametrize("running", [(), (7,), (7, 8, 135, 263, 16_647, 2**40)])
+def test_a_snapshot_is_the_same_behind_its_text(running: tuple[int, ...]) -> None:
+    snapshot = Snapshot(7, 2**41, running)
+    assert Snapshot.unpack(snapshot.pack()) == Snapshot.parse(str(snapshot)) == snapshot
+
+
+def test_a_snapshot_that_no_position_can_hold_is_logged(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The relay waits for a shorter one."""
+    monkeypatch.setattr(PostgresOutbox, "LONGEST", 24)
+    with closing(PostgresOutbox(postgres)) as source, psycopg.connect(postgres) as writer, ExitStack() as stack:
+        others = [stack.enter_context(psycopg.connect(postgres)) for _ in range(40)]
+        for other in others:
+            other.execute("SELECT pg_current_xact_id()")
+        PostgresOutbox.add(writer, "t", key=None, value=b"1")
+        writer.commit()
+        for _ in range(2):
+            assert source.rows_after(outbox.START, 10) == ([], outbox.START)
+        assert [record.getMessage().split(":")[1] for record in caplog.records] == [
+            " 40 transactions of the PostgreSQL server are in progress, and the position of the relay cannot contain "
+            "all of their ids; the relay continues when fewer transactions are in progress"
+        ]
+        for other in others:
+            other.rollback()
+        assert len(source.rows_after(outbox.START, 10)[0]) == 1
+
+
+@pytest.mark.parametrize("metadata", ["", "s;1000000:1000000:", "s;9:9:;1000000:1000000:;5"])
+def test_a_restored_database_is_an_error_and_loses_no_rows(metadata: str, postgres: str) -> None:
+    """Transaction ids of the new server are lower than those in the position. They are not taken for rows that were
+    sent."""
+    position = OffsetAndMetadata(1_000_000, metadata)
+    with closing(PostgresOutbox(postgres)) as source, psycopg.connect(postgres) as connection:
+        PostgresOutbox.add(connection, "t", key=None, value=b"1")
+        connection.commit()
+        source.forget(position)
+        with pytest.raises(RuntimeError, match="start the relay with a new name"):
+            source.rows_after(position, 10)
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1,)
+
+
+def test_transaction_ids_that_a_crash_gives_out_again_hide_no_rows() -> None:
+    """PostgreSQL forgets an id at a crash if nothing under it has reached the disk. The snapshot in the position
+    contains such ids; their next owners must have others."""
+    with PostgresServer() as server:
+        conninfo = server.new_database()
+        source = PostgresOutbox(conninfo)
+        with psycopg.connect(conninfo) as writer, psycopg.connect(conninfo) as other:
+            PostgresOutbox.add(writer, "t", key=None, value=b"1")
+            writer.commit()
+            for _ in range(5):
+                other.execute("SELECT pg_current_xact_id()")
+                other.rollback()
+            rows, position = source.rows_after(outbox.START, 10)
+            server.crash()
+        source.close()
+        with psycopg.connect(conninfo) as writer:
+            PostgresOutbox.add(writer, "t", key=None, value=b"2")
+        with closing(PostgresOutbox(conninfo)) as source:
+            rows += source.rows_after(position, 10)[0]
+    assert [row.value for row in rows] == [b"1", b"2"]
 
 
 def test_sqlite_never_gives_a_number_twice(tmp_path: Path) -> None:
