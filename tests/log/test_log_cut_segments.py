@@ -82,8 +82,17 @@ def test_an_empty_closed_segment_without_entries_is_no_loss(
         ((5, SIZE - 1), (8, 3 * SIZE)),
         ((7, SIZE), (7, 3 * SIZE)),
         ((5, -1), (8, -1)),
+        ((5, 7 * SIZE), (20, 6 * SIZE)),
+        ((90, 7 * SIZE), (20, 8 * SIZE)),
     ],
-    ids=["preallocated", "of other bytes", "offset below the end", "negative positions"],
+    ids=[
+        "preallocated",
+        "of other bytes",
+        "offset below the end",
+        "negative positions",
+        "positions fall",
+        "offsets fall",
+    ],
 )
 def test_an_index_that_proves_no_cut_is_ignored(tmp_path: Path, entries: tuple[tuple[int, int], ...]) -> None:
     log = open_log(cut_log(tmp_path, 3, entries))

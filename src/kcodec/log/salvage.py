@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from kcodec._fast import RecordBatch, header_at
@@ -108,13 +108,16 @@ class ResumePositions:
 
         above: Last offset before `end`.
 
-        The index must belong to these bytes: an entry before `end` must agree with the batch at its position. The log
-        cleaner may replace the files while they are read, so the file must still have this size afterward.
+        The index must be intact and belong to these bytes: offsets and positions must rise, and the last entry before
+        `end` must agree with the batch at its position. The log cleaner may replace the files while they are read, so
+        the file must still have this size afterward.
         """
         if not self._may_reach(end):
             return None
         index = self._index
         if index is None:
+            return None
+        if not all(one.offset < other.offset and one.position < other.position for one, other in pairwise(index)):
             return None
         number = bisect_left(index, end, key=lambda entry: entry.position)
         if number == len(index) or index[number].offset <= above:
