@@ -46,7 +46,9 @@ def test_an_ignored_swap_does_not_stop_at_a_gap(tmp_path: Path) -> None:
 def test_following_goes_on_when_the_broker_starts_again(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:1], BATCHES[1:4], BATCHES[4:5])
     swap_of(directory, 3).write_bytes(BATCHES[2])
-    steps = [lambda: None] * 3 + [
+    idle = [lambda: None] * 3
+    steps = [
+        *idle,
         file_of(directory, 3).unlink,
         lambda: swap_of(directory, 3).rename(file_of(directory, 3)),
         appending(file_of(directory, 12), BATCHES[5]),
