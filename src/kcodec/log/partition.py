@@ -441,7 +441,8 @@ class Log:
         check_on_error(on_error)
         timeline = self._kept_timeline(on_error)
         if timeline is None:
-            size = self.segments[-1].size_in_bytes
+            with self.segments[-1].open() as file:  # not every filesystem reports the size of a file that is not open
+                size = file.size()
             timeline = walk_segments(self.segments, self._limits, on_error)
             self._timelines[on_error] = timeline, size
         return timeline
@@ -456,15 +457,14 @@ class Log:
         timeline, size = self._timelines[on_error]
         segment, tail = self.segments[-1], timeline.segments[-1].tail
         try:
-            if segment.size_in_bytes != size:
-                return None
-            if tail is not None:
-                with segment.open() as file:
-                    is_batch = ResumePositions(file, self._limits).intact(tail.position, size) is not None
-                return None if is_batch else timeline
+            with segment.open() as file:
+                if file.size() != size:
+                    return None
+                positions = ResumePositions(file, self._limits)
+                is_appended = tail is not None and positions.intact(tail.position, size) is not None
         except FileNotFoundError:  # nothing more can be read
-            pass
-        return timeline
+            return timeline
+        return None if is_appended else timeline
 
     def _log_end_offset(self, timeline: Timeline) -> int:
         """Return the end of the log; a segment without batches begins there."""
