@@ -241,6 +241,17 @@ def test_internal_topics_are_decoded(topic: str) -> None:
     assert list(json.loads(raw))[-3:] == ["key", "value", "headers"]
 
 
+def test_following_several_partitions_is_an_error(tmp_path: Path) -> None:
+    first = write_partition(tmp_path, [plain(0)], name="orders-0")
+    second = write_partition(tmp_path, [plain(0)], name="orders-1")
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
+    for arguments in ([tmp_path, "-t", "orders"], [first, second]):
+        ran = run("cat", *arguments, "--follow", "-c", "1")
+        assert (ran.status, ran.out) == (ExitStatus.ERROR, "")
+        assert "--follow reads one partition, and 2 are selected: name one with -p" in ran.err
+    assert offsets(tmp_path, "-t", "orders", "-p", "1", "--follow", "-c", "2") == [0, 1]
+
+
 def test_following_goes_on_with_what_is_appended(tmp_path: Path) -> None:
     directory = write_partition(tmp_path, [plain(0)])
     process = program("cat", directory, "--follow", "-c", "6", "-f", r"%o\n")

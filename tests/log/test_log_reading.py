@@ -14,12 +14,13 @@ from pathlib import Path
 import polars
 import pyarrow as pa
 import pytest
-from batch_writer import RecordSpec, build_batch, fix_crc
-from log_files import data, offsets, partition, plain
+from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch, fix_crc
+from log_files import COMMIT, data, marker, offsets, partition, plain
 from opened_logs import open_log
 
 import kcodec
 from kcodec.log import Log, chunks, read_split, timeline, windows
+from kcodec.log import partition as log_partition
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -299,3 +300,38 @@ def test_a_reading_that_is_given_up_ends_its_threads(tmp_path: Path) -> None:
     assert any(thread.name.startswith("kcodec") for thread in set(threading.enumerate()) - others)
     del stream
     assert not any(thread.name.startswith("kcodec") for thread in set(threading.enumerate()) - others)
+
+
+def test_every_call_of_a_kept_log_sees_appended_batches(tmp_path: Path) -> None:
+    directory = partition(tmp_path, [plain(0)], [plain(3), data(7, 6)])
+    log = open_log(directory)
+    assert (offsets(log, "read_committed"), log.last_stable_offset, log.log_end_offset) == ([*range(6)], 6, 8)
+    assert [one.state for one in log.transactions] == ["open"]
+    with (directory / f"{3:020d}.log").open("ab") as file:
+        file.write(marker(COMMIT, 7, 8) + plain(9))
+    expected = [*range(8), 9, 10, 11]
+    assert offsets(log, "read_committed", start_offset=6) == expected[6:]
+    assert offsets(log, "read_committed") == offsets(log) == expected
+    assert [offset for chunk in log.to_arrow(threads=2) for offset in chunk.column("offset")] == expected
+    assert (log.last_stable_offset, log.log_end_offset, log.high_watermark) == (12, 12, 12)
+    assert [one.state for one in log.transactions] == ["committed"]
+    assert log.splits()[-1].next_offset == 12
+    assert log.offset_for_timestamp(BASE_TIMESTAMP + 9, on_error="skip") == 9
+
+
+def test_a_kept_log_sees_batches_in_a_preallocated_segment(tmp_path: Path) -> None:
+    directory = partition(tmp_path, [plain(0), bytes(1000)])
+    log, path = open_log(directory), directory / f"{0:020d}.log"
+    assert (log.log_end_offset, offsets(log, "read_committed")) == (3, [0, 1, 2])
+    with path.open("rb+") as file:
+        file.seek(len(plain(0)))
+        file.write(plain(3))
+    assert (log.log_end_offset, offsets(log, "read_committed")) == (6, [*range(6)])
+
+
+@pytest.mark.parametrize("tail", [b"", bytes(100), plain(3)[:-1]], ids=["no tail", "zeros", "torn"])
+def test_an_unchanged_log_is_walked_once(tmp_path: Path, tail: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(partition(tmp_path, [plain(0), tail]))
+    end = log.log_end_offset
+    monkeypatch.setattr(log_partition, "walk_segments", None)
+    assert (log.log_end_offset, offsets(log, "read_committed")) == (end, [0, 1, 2])

@@ -49,7 +49,9 @@ def parser() -> Parser:
         "-e", "--exit", action="store_true", help="end at the end of the log, which the command always does"
     )
     add_shape_options(found)
-    found.add_argument("--follow", action="store_true", help="continue with appended records, until Ctrl-C or -c")
+    found.add_argument(
+        "--follow", action="store_true", help="continue with appended records of one partition, until Ctrl-C or -c"
+    )
     add_log_options(found)
     add_broker_options(found, is_required=False)
     return found
@@ -66,7 +68,13 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     refuse_broker_options(options)
     left = options.count
     status = ExitStatus.OK
-    for log in [log for file in options.files for log in logs_at(file, options.topic, options.partition)]:
+    logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
+    if options.follow and len(logs) > 1:
+        raise CommandError(
+            f"--follow reads one partition, and {len(logs)} are selected: name one with -p, or one FILE, and run the "
+            "command once for each partition"
+        )
+    for log in logs:
         cat = _Cat(log, options, left)
         status = max(status, cat.write(output))
         left = cat.left

@@ -279,6 +279,15 @@ class SequentialReader:
                     break
                 end = grown
         yield from decoder.take(flush=True)
+        if byte_range.is_rising and position == end == file.size() and not self._is_done():
+            self._judge_missing(file, end)
+
+    def _judge_missing(self, file: SegmentFile, end: int) -> None:
+        """Determine whether a closed segment that ends at a batch boundary was cut there."""
+        try:
+            ResumePositions(file, self._options.limits).ensure_complete(end, self._last_offset)
+        except DecodeError as corruption:
+            self._stop_at(corruption)
 
     def _move_on(self, decoder: Decoder, window: memoryview, start: int, behind: int) -> None:
         """Note that the complete batches of the window, up to the position `behind`, have been walked."""
@@ -372,11 +381,9 @@ class SequentialReader:
         """Note the loss of the batches after the end of a segment that was cut between two batches."""
         if self.losses and (self.losses[-1].path, self.losses[-1].end_position) == (byte_range.path, end):
             return
-        reason = "the segment ends before positions in its index"
-        if byte_range.is_rising and end == 0:
-            reason = "the segment is empty, and it is not the last one"
-        elif not positions.are_after(end):
+        if not positions.are_after(end):
             return
+        reason = "the segment ends before positions in its index"
         first = max(self._position, self._last_offset + 1)
         self.losses.append(Loss(byte_range.path, end, end, first, byte_range.below_offset, reason))
         self._counts = sum_of_counts(self._counts, Counts(skipped_batches=1))

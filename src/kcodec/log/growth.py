@@ -21,7 +21,6 @@ from kcodec.log.seek import position_of_offset
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LEAST_BATCH,
-    SEGMENT_NAME,
     Segment,
     batch_at,
     computed_crc,
@@ -30,12 +29,11 @@ from kcodec.log.segment import (
     judge_corruption,
 )
 from kcodec.log.storage import Entry, FileObject
+from kcodec.log.swaps import Swaps
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
 # Walked at a time before it is given out; what is known of its transactions is then forgotten.
 STEP_BYTES = 32 << 20
-# A complete new segment of the cleaner before it gets its final name. While it exists, the listing may lack a segment.
-SWAPPING = ".log.swap"
 
 
 @dataclass
@@ -94,7 +92,8 @@ class GrowingLog:
     """
 
     # Private names: _segment, _position: where the walk is; _anchor: byte and header of the last batch before it in
-    # this segment; _is_ordered: whether the batch there must lie above next_offset.
+    # this segment; _is_ordered: whether the batch there must lie above next_offset; _is_changing: whether files were
+    # renamed or removed during the last step.
 
     def __init__(self, directory: str, segment: Segment, limits: DecodeLimits, *, is_alone: bool) -> None:
         self.scanner = TransactionScanner(limits=limits, path=segment.path)
@@ -103,6 +102,8 @@ class GrowingLog:
         self.corruption: DecodeError | None = None
         self.is_complete = False
         self._stuck = _Stuck("", -1)
+        self._is_changing = False
+        self._swaps = Swaps(segment.storage, directory, limits, is_alone=is_alone)
         self._is_ordered = False
         self._anchor: tuple[int, bytes] | None = None
         self._position = 0
@@ -118,8 +119,9 @@ class GrowingLog:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a batch was refused that may turn out to be incompletely written at the next look."""
-        return self._stuck.corruption is not None and self.corruption is None
+        """Whether the next look may find more without a new batch: the last one refused a batch that may be
+        incompletely written, or saw a directory in which segments are being replaced."""
+        return self._is_changing or (self._stuck.corruption is not None and self.corruption is None)
 
     def step(self) -> bool:
         """Walk appended batches, at most about STEP_BYTES. Return True if there is more to walk immediately.
@@ -127,7 +129,7 @@ class GrowingLog:
         Raise FileNotFoundError if batches were deleted before they were walked, and TruncatedError or DecodeError if
         the log was truncated below the walked batches.
         """
-        look = self._look()
+        look, self._is_changing = self._look(), False
         here = next((at for at, path in enumerate(look.paths) if path == self._segment.path), None)
         if here is None:
             return self._relocate(look)
@@ -138,6 +140,7 @@ class GrowingLog:
         try:
             file = segment.open(likely_end=self._position + STEP_BYTES)
         except FileNotFoundError:
+            self._is_changing = True
             return False  # it was removed after the listing; the next look shows the reason
         with file:
             end = file.size()
@@ -157,20 +160,16 @@ class GrowingLog:
         own = self._segment
         if isinstance(self._storage, FileObject) or (self._is_alone and own.base_offset is None):
             return _Look([(own, self._storage.size(own.path))], False)
-        found, is_swapping = [], False
-        for entry in self._listed():
-            is_swapping = is_swapping or entry.name.endswith(SWAPPING)
-            if match := SEGMENT_NAME.fullmatch(entry.name):
-                found.append((int(match[1]), entry))
+        listed = {entry.name: entry for entry in self._listed()}
+        found = self._swaps.segments(listed)
         if self._is_alone and not found:
             return _Look([(own, self._storage.size(own.path))], False)
-        segments, last = [], max((base for base, _ in found), default=0)
-        for base, entry in sorted(found):
-            path = self._storage.join(self._directory, entry.name)
-            if self._storage.name(own.path) == entry.name:
-                path = own.path
-            segments.append((Segment(path, base, base == last, self._storage), entry.size_in_bytes))
-        return _Look(segments, is_swapping)
+        segments = []
+        for base, name in found:
+            path = own.path if self._storage.name(own.path) == name else self._storage.join(self._directory, name)
+            is_last = base == found[-1].base_offset
+            segments.append((Segment(path, base, is_last, self._storage), listed[name].size_in_bytes))
+        return _Look(segments, self._swaps.is_swapping)
 
     def _listed(self) -> list[Entry]:
         try:
@@ -183,7 +182,9 @@ class GrowingLog:
 
     def _is_stable(self, look: _Look) -> bool:
         """Return whether a second listing is equal, because a listing while files are renamed may lack a file."""
-        return not look.is_swapping and self._look().paths == look.paths
+        self._swaps.wait()
+        self._is_changing = look.is_swapping or self._look().paths != look.paths
+        return not self._is_changing
 
     def _go_on(self, look: _Look, following: int) -> bool:
         """Continue with the segment after a closed one. The cleaner may have left a gap of offsets."""
@@ -216,6 +217,7 @@ class GrowingLog:
         try:
             position, next_offset = self._place_in(segment)
         except FileNotFoundError:
+            self._is_changing = True
             return False  # gone since it was listed
         if segment.path == look.paths[-1] and next_offset < self.next_offset:
             raise self._truncated(position, next_offset)

@@ -23,6 +23,7 @@ from kcodec.log.chunks import (
     check_on_error,
 )
 from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
+from kcodec.log.salvage import ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
 from kcodec.log.segment import Segment, Tail, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
@@ -45,7 +46,8 @@ class Log:
 
     Reading advances a position as Java's consumer does: records below the log start are left out, and no offset is
     returned twice. The outcome of transactions is found by the end markers in all segments, with one walk over the
-    headers when it is first needed.
+    headers when it is first needed, and another one when the last segment has grown since. Segments that a broker
+    creates later are not among those of this log: open the log again, or use follow=True.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Log:
         self._given_high_watermark = high_watermark
         self._check_crcs = check_crcs
         self._limits = limits
-        self._timelines: dict[str, Timeline] = {}
+        self._timelines: dict[str, tuple[Timeline, int]] = {}  # with the size of the last segment before the walk
         self._log_start_offset: int | None = None
 
     def __repr__(self) -> str:
@@ -204,7 +206,7 @@ class Log:
         )
         start = self.log_start_offset
         use_index = use_index and on_error == "raise"
-        if use_index and self._check_crcs and "raise" not in self._timelines:
+        if use_index and self._check_crcs and self._kept_timeline("raise") is None:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
@@ -353,13 +355,14 @@ class Log:
 
     def _read_parallel(self, threads: int, options: StreamOptions) -> Chunks:
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
+        timeline = self._timeline(options.on_error)
         splits = [
             split
-            for walked in self._timeline(options.on_error).segments
+            for walked in timeline.segments
             for split in cut_segment(walked, self.storage.range_bytes, None)
             if split.next_offset > start and (end is None or split.first_offset < end)
         ]
-        verdict = self.verdict(options.isolation_level, options.on_error)
+        verdict = self._verdict(options.isolation_level, timeline)
         return Chunks([split.byte_range for split in splits], verdict, options, threads=threads)
 
     def _follow(self, follow: FollowOptions, options: StreamOptions) -> Chunks:
@@ -368,16 +371,16 @@ class Log:
         return follow_segments(self.path, self.segments, options, follow, self.log_start_offset)
 
     def _read(self, options: StreamOptions) -> Chunks:
-        ranges = list(self._byte_ranges(options))
-        verdict = self.verdict(options.isolation_level, options.on_error)
-        return Chunks(ranges, verdict, options)
+        is_walked = options.isolation_level == "read_committed" or not self._check_crcs
+        timeline = self._timeline(options.on_error) if is_walked else None
+        ranges = list(self._byte_ranges(options, timeline))
+        return Chunks(ranges, self._verdict(options.isolation_level, timeline), options)
 
-    def _byte_ranges(self, options: StreamOptions) -> Iterator[ByteRange]:
+    def _byte_ranges(self, options: StreamOptions, timeline: Timeline | None) -> Iterator[ByteRange]:
         """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
         names."""
         start = max(self.log_start_offset, options.start_offset or 0)
-        is_walked = options.isolation_level == "read_committed" or not self._check_crcs
-        walked = self._timeline(options.on_error).segments if is_walked else None
+        walked = None if timeline is None else timeline.segments
         for index, segment in enumerate(self.segments):
             following = self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None
             if following is not None and following <= start:
@@ -402,10 +405,14 @@ class Log:
         isolation_level: As in ``records``.
         on_error: "skip" finds the outcome of transactions across corruption where it is certain, "stop" before it.
         """
+        timeline = None if isolation_level == "read_uncommitted" else self._timeline(on_error)
+        return self._verdict(isolation_level, timeline)
+
+    def _verdict(self, isolation_level: str, timeline: Timeline | None) -> Verdict:
+        """Return the verdict according to a timeline, which read_uncommitted does not need."""
         start = self.log_start_offset
-        if isolation_level == "read_uncommitted":
+        if timeline is None or isolation_level == "read_uncommitted":
             return Verdict(AbortedTransactions(), self._given_high_watermark, start)
-        timeline = self._timeline(on_error)
         given = self._given_high_watermark
         return timeline.verdict(self._log_end_offset(timeline) if given is None else given, start)
 
@@ -432,9 +439,32 @@ class Log:
 
     def _timeline(self, on_error: str = "raise") -> Timeline:
         check_on_error(on_error)
+        timeline = self._kept_timeline(on_error)
+        if timeline is None:
+            with self.segments[-1].open() as file:  # not every filesystem reports the size of a file that is not open
+                size = file.size()
+            timeline = walk_segments(self.segments, self._limits, on_error)
+            self._timelines[on_error] = timeline, size
+        return timeline
+
+    def _kept_timeline(self, on_error: str) -> Timeline | None:
+        """Return the result of an earlier walk; None without such a walk, or if batches were appended since.
+
+        In a preallocated file, a batch is appended without a change of the size. It is then where the data ended.
+        """
         if on_error not in self._timelines:
-            self._timelines[on_error] = walk_segments(self.segments, self._limits, on_error)
-        return self._timelines[on_error]
+            return None
+        timeline, size = self._timelines[on_error]
+        segment, tail = self.segments[-1], timeline.segments[-1].tail
+        try:
+            with segment.open() as file:
+                if file.size() != size:
+                    return None
+                positions = ResumePositions(file, self._limits)
+                is_appended = tail is not None and positions.intact(tail.position, size) is not None
+        except FileNotFoundError:  # nothing more can be read
+            return timeline
+        return None if is_appended else timeline
 
     def _log_end_offset(self, timeline: Timeline) -> int:
         """Return the end of the log; a segment without batches begins there."""

@@ -19,13 +19,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from kcodec._fast import RecordBatch, header_at
-from kcodec.errors import DecodeError
+from kcodec.errors import DecodeError, TruncatedError
 from kcodec.limits import DecodeLimits
-from kcodec.log.indexes import OffsetIndex, named_offset, read_offset_index
+from kcodec.log.indexes import OFFSET_ENTRY, OffsetIndex, OffsetIndexEntry, named_offset, read_offset_index
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LEAST_BATCH,
@@ -101,6 +101,65 @@ class ResumePositions:
         off."""
         index = self._index
         return index is not None and len(index) > 0 and index[-1].position >= position
+
+    def missing(self, end: int, above: int) -> OffsetIndexEntry | None:
+        """Return the first entry of the index at or after `end`, the end of the file; None if the index does not prove
+        that batches were cut off.
+
+        above: Last offset before `end`.
+
+        The index must be intact and belong to these bytes: offsets and positions must rise, and the last entry before
+        `end` must agree with the batch at its position. The log cleaner may replace the files while they are read, so
+        the file must still have this size afterward.
+        """
+        if not self._may_reach(end):
+            return None
+        index = self._index
+        if index is None:
+            return None
+        if not all(one.offset < other.offset and one.position < other.position for one, other in pairwise(index)):
+            return None
+        number = bisect_left(index, end, key=lambda entry: entry.position)
+        if number == len(index) or index[number].offset <= above:
+            return None
+        if number and next(self._indexed(index[number - 1].position - 1, end), None) is None:
+            return None
+        try:
+            is_same = self._file.storage.size(self._file.path) == end
+        except OSError:
+            return None
+        return index[number] if is_same else None
+
+    def ensure_complete(self, end: int, above: int) -> None:
+        """Raise TruncatedError if the index proves that the file, which ends at `end`, was cut between two batches."""
+        entry = self.missing(end, above)
+        if entry is None:
+            return
+        raise TruncatedError(
+            f"the segment was cut between two batches: it ends at byte {end}, but its index has a batch with offset "
+            f"{entry.offset} at byte {entry.position}; restore the file from another replica or a backup, or read the "
+            "rest of the log with on_error='skip'",
+            needed=entry.position,
+            available=end,
+            position=end,
+            path=self._file.path,
+        )
+
+    def _may_reach(self, end: int) -> bool:
+        """Return whether the index may have an entry at or after `end`. Only its last entry is read."""
+        path, storage = self._file.path, self._file.storage
+        if named_offset(path) is None:
+            return False
+        try:
+            with SegmentFile(Segment(path, None, False, storage).beside(".index"), storage) as file:
+                count = file.size() // OFFSET_ENTRY.size
+                if count == 0:
+                    return False
+                last = bytes(file.read((count - 1) * OFFSET_ENTRY.size, OFFSET_ENTRY.size))
+        except (OSError, DecodeError):
+            return False
+        # Zeros follow the last entry of a preallocated index.
+        return not last.strip(b"\0") or OFFSET_ENTRY.unpack(last)[1] >= end
 
     def behind(self, position: int, end: int, above: int) -> ResumePosition | None:
         """Return where to continue after the corrupt batch at `position`; None if the bytes up to `end` are lost.

@@ -188,7 +188,7 @@ class _Walk:
     def __init__(self, limits: DecodeLimits, on_error: str) -> None:
         self.limits = limits
         self.on_error = on_error
-        self.is_strict = False  # whether offsets must rise in the active segment, too
+        self.is_strict = False  # whether offsets must rise in the active segment, too; the index is not read then
         self.scanner = TransactionScanner(limits=limits)
         self.next_offset: int | None = None
         self.lost: dict[int, int] = {}
@@ -222,6 +222,8 @@ class _Walk:
                         walked.tail = judge_end(
                             file, position, end, self.above, self.limits, is_active=segment.is_active
                         )
+                        if not segment.is_active and not self.is_strict and self.on_error != "skip":
+                            ResumePositions(file, self.limits).ensure_complete(end, self.above)
                         break
                 except DecodeError as error:
                     if error.position is not None:
