@@ -106,6 +106,7 @@ PUBLIC = {
     "kcodec.protocol.messages",
     "kcodec.protocol.messages.metadata",
     "kcodec.protocol.schema",
+    "kcodec.quantities",
     "kcodec.reading.options",
     "kcodec.text",
     "kcodec.transactions.handle",
