@@ -29,13 +29,13 @@ from kcodec.log.opening import (
     CLUSTER_METADATA,
     PARTITION_DIRECTORY,
     Source,
-    has_segments,
     open_partition,
     open_segment,
     partition_at,
 )
 from kcodec.log.partition import Log
 from kcodec.log.storage import Entry, Storage, storage_at
+from kcodec.log.swaps import has_segments
 from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:

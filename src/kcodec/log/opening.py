@@ -1,31 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a log by the path of a segment or a partition directory.
-
-If a broker died while the log cleaner was running, not every file is a segment. The cleaner writes new segments as
-``.cleaned``, renames them all to ``.swap``, from the highest base offset down, renames the segments they replace to
-``.deleted``, and removes the suffix ``.swap``, from the lowest up. This module reads the segments that a broker has
-after it starts with such a directory (LogLoader); it renames and deletes nothing:
-
-- ``.cleaned`` and ``.deleted`` are ignored;
-- a ``.swap`` at or above the lowest ``.cleaned`` is ignored, as not all files of its group had been renamed;
-- any other ``.swap`` is a segment, and segments from the lowest of these to the end of the highest are ignored.
-"""
+"""Opening a log by the path of a segment or a partition directory."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from kcodec._fast import CHECK_CRCS, checks_crcs
 from kcodec.constants import CLUSTER_METADATA_TOPIC
-from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
-from kcodec.log.segment import SEGMENT_NAME, Segment, is_last_segment, overlap, walk_headers
-from kcodec.log.storage import Entry, FileObject, Storage, storage_at
+from kcodec.log.segment import SEGMENT_NAME, Segment, is_last_segment
+from kcodec.log.storage import FileObject, Storage, storage_at
+from kcodec.log.swaps import has_segments, segments_at_start
 from kcodec.quantities import count_text
 
 # What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
@@ -36,8 +24,6 @@ PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})")
 # Snapshots of the metadata log: next to its segments, and bootstrap.checkpoint in the log directory.
 CHECKPOINT_SUFFIX = ".checkpoint"
 CLUSTER_METADATA = (CLUSTER_METADATA_TOPIC, 0)
-CLEANED_NAME = re.compile(r"(\d{20})\..+\.cleaned")
-SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
 
 
 def open_segment(
@@ -136,64 +122,3 @@ def _nothing_in(storage: Storage, directory: str) -> Exception:
             f"open_partition one of them, {partitions[0]} for example"
         )
     return FileNotFoundError(f"{directory}: the directory has no segment (20 digits and .log)")
-
-
-class SegmentName(NamedTuple):
-    """A segment by its base offset, and the name of its file."""
-
-    base_offset: int
-    name: str
-
-
-def has_segments(entries: Iterable[Entry]) -> bool:
-    """Return whether any file of a directory is a segment, or will become one."""
-    files = (entry.name for entry in entries if not entry.is_directory)
-    return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
-
-
-def _files(storage: Storage, directory: str) -> list[str]:
-    return [entry.name for entry in storage.list(directory) if not entry.is_directory]
-
-
-def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) -> list[SegmentName]:
-    """Return the segments that a broker has after its start, in order.
-
-    Headers are read only if a ``.swap`` exists. Raise DecodeError if a header cannot be read, or if the offsets of the
-    segments overlap.
-    """
-    files = _files(storage, directory)
-    segments, swaps = _named(SEGMENT_NAME, files), _named(SWAP_NAME, files)
-    least_cleaned = min((base for base, _ in _named(CLEANED_NAME, files)), default=None)
-    if least_cleaned is not None:
-        swaps = [swap for swap in swaps if swap.base_offset < least_cleaned]
-    if not swaps:
-        return segments
-    start = swaps[0].base_offset
-    ends = {swap: _next_offset(storage, directory, swap, limits) for swap in swaps}
-    end = max(ends.values())
-    replacing = {swap.base_offset for swap in swaps}
-    kept = (one for one in segments if one.base_offset not in replacing and not start <= one.base_offset < end)
-    found = sorted([*kept, *swaps])
-    for before, behind in pairwise(found):
-        if before in ends or behind in ends:
-            reach = ends[before] if before in ends else _next_offset(storage, directory, before, limits)
-            if reach > behind.base_offset:
-                reason = overlap(before.name, reach - 1, behind.base_offset)
-                raise DecodeError(reason, path=storage.join(directory, behind.name))
-    return found
-
-
-def _named(pattern: re.Pattern[str], files: list[str]) -> list[SegmentName]:
-    matches = (pattern.fullmatch(name) for name in files)
-    return sorted(SegmentName(int(match[1]), match[0]) for match in matches if match)
-
-
-def _next_offset(storage: Storage, directory: str, named: SegmentName, limits: DecodeLimits) -> int:
-    """Return the offset after the last complete batch of a segment (LogSegment.readNextOffset), or its base offset if
-    it has none."""
-    segment = Segment(storage.join(directory, named.name), named.base_offset, False, storage)
-    behind = named.base_offset
-    with segment.open() as file:
-        for batch in walk_headers(file, 0, file.size(), limits):
-            behind = batch.next_offset
-    return behind
