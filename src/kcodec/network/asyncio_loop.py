@@ -206,7 +206,11 @@ class AsyncioLoop(IoLoop):
                 if connection.is_closed:
                     return
                 opening = self._loop.create_connection(
-                    lambda: _Protocol(self, connection), *where[:2], family=family, flags=socket.AI_NUMERICHOST
+                    lambda: _Protocol(self, connection),
+                    str(where[0]),
+                    address.port,
+                    family=family,
+                    flags=socket.AI_NUMERICHOST,
                 )
                 try:
                     await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
