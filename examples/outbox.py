@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional outbox: rows of a database to Kafka, each exactly once, whatever is killed when. docs/outbox.md.
+"""Transactional outbox: send the rows of a database table to Kafka, each exactly once. See docs/outbox.md.
 
-The application writes its business row and a row for the outbox in one database transaction:
+The application writes its change and a row of the outbox in one database transaction:
 
     with connection.transaction():
         connection.execute("UPDATE accounts ...")
         PostgresOutbox.add(connection, "payments", key=b"alice", value=b"-10")
 
-A relay carries the rows over. Its progress is a record of a compacted topic, or the committed offset of a consumer
-group, written in the same Kafka transaction as the rows, so rows and progress are there together or not at all:
+A relay sends the rows. It stores its position as a record of a compacted topic, or as the committed offset of a
+consumer group. It writes the position in the same Kafka transaction as the rows, so both are committed, or neither is:
 
     Relay(PostgresOutbox("dbname=shop"), "payments-relay", TopicProgress("relays"), bootstrap_servers=...).run()
 
     python examples/outbox.py --postgres "dbname=shop" -b localhost:9092 --name payments-relay --progress-topic relays
 
-Readers use isolation_level read_committed. Run one relay a name; a second one takes over, and the first ends.
+Consumers use isolation_level="read_committed". Run one relay for each name. If a second relay with the same name
+starts, it continues, and the first one ends.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ from kcodec.errors import (
 
 log = logging.getLogger("outbox")
 START = OffsetAndMetadata(0)
-# What trying again does not change: another relay took over, a permission is missing ...
+# Errors that a retry cannot correct: another relay took over, a permission is missing ...
 LASTING = (ProducerFencedError, AuthorizationError, AuthenticationError, FatalTransactionError)
-# Interval at which an idle relay commits its position, as a group would forget it (GroupProgress).
+# Interval at which an idle relay commits its position, because the broker deletes old offsets (GroupProgress).
 KEEP_SECONDS = 24 * 3600.0
+# Maximum time to read the position from a compacted topic (TopicProgress).
 READ_BACK_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the outbox, as it is sent."""
+    """A message in the outbox."""
 
     topic: str
     key: bytes | None
@@ -59,21 +61,26 @@ class Row:
 
 
 class Outbox(Protocol):
-    """A table of rows to be sent. A position is what the relay commits: opaque to it, an offset and a short text."""
+    """A table of rows to be sent. The relay commits positions in it: an offset and a short text, which only the outbox
+    interprets."""
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
-        """Up to `limit` rows behind a position, and the position behind them. Asked again, the same rows come."""
+        """Return up to `limit` rows after a position, and the position after these rows. No row can be added before the
+        returned position later."""
 
     def forget(self, position: OffsetAndMetadata) -> None:
-        """Delete the rows before a committed position; none of them is ever asked for again."""
+        """Delete the rows before a committed position. They are never read again."""
 
 
 # ------------------------------------------------------------------------------------------------------------- sqlite
 
 
 class SqliteOutbox:
-    """SQLite has one writer at a time, so rows appear in the order of their numbers, and "greater than the last" is
-    all of the rest. AUTOINCREMENT, as otherwise the number of a deleted last row would be given out again."""
+    """An outbox in SQLite.
+
+    SQLite has one writer at a time, so rows become visible in the order of their ids. The rows after a position are
+    therefore those with higher ids. Without AUTOINCREMENT, SQLite would use the id of a deleted last row again.
+    """
 
     SCHEMA = """
         CREATE TABLE IF NOT EXISTS outbox (
@@ -86,11 +93,11 @@ class SqliteOutbox:
 
     @staticmethod
     def add(connection: sqlite3.Connection, topic: str, *, key: bytes | None, value: bytes | None) -> None:
-        """For the application, within its own transaction."""
+        """Insert a row. The application calls this within its own transaction."""
         connection.execute("INSERT INTO outbox (topic, key, value) VALUES (?, ?, ?)", (topic, key, value))
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
-        """The position is the number of the next row."""
+        """See Outbox. The position is the lowest id of the rows that were not sent."""
         found = self._connection.execute(
             "SELECT id, topic, key, value FROM outbox WHERE id >= ? ORDER BY id LIMIT ?", (position.offset, limit)
         ).fetchall()
@@ -131,7 +138,7 @@ class Snapshot:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
 
     def pack(self) -> str:
-        """Return a short text: the ids that were running are gaps of 7 bits a byte, in Base64."""
+        """Return a short text. The running ids are stored as differences, with 7 bits in each byte, in Base64."""
         packed, previous = bytearray(), self.xmin
         for one in self.running:
             gap, previous = one - previous, one
@@ -158,8 +165,8 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Window:
-    """Position in a PostgresOutbox. All rows of the snapshot `sent` are sent. While a window is sent in chunks, so are
-    the rows of the snapshot `upper` up to the number `last`."""
+    """A position in a PostgresOutbox. All rows whose transactions have ended in the snapshot `sent` were sent. If the
+    next window, up to the snapshot `upper`, is sent in chunks, its rows up to the id `last` were sent, too."""
 
     sent: Snapshot
     upper: Snapshot | None = None
@@ -167,8 +174,9 @@ class Window:
 
     @classmethod
     def at(cls, position: OffsetAndMetadata) -> Window:
-        """Parse a position. Earlier versions of this program stored only ids below which all transactions had ended:
-        the offset, and in a window also the metadata "upper id:last number"."""
+        """Parse a position. Earlier versions of this program stored transaction ids instead of snapshots: all
+        transactions below the id had ended. The offset was that of `sent`. Within a window, the metadata was
+        "upper:last"."""
         version, _, rest = position.metadata.partition(";")
         if version == "s":
             sent, *chunk = rest.split(";")
@@ -181,7 +189,7 @@ class Window:
         return cls(Snapshot.below(position.offset))
 
     def position(self) -> OffsetAndMetadata:
-        """Return the position to commit. Its offset is only for people; everything is in its metadata."""
+        """Return the position to commit. Its metadata contains all of it. The offset is only for tools that show it."""
         metadata = f"s;{self.sent.pack()}"
         if self.upper is not None:
             metadata += f";{self.upper.pack()};{self.last}"
@@ -189,20 +197,24 @@ class Window:
 
 
 class PostgresOutbox:
-    """PostgreSQL (13 or newer) gives numbers out before the commit, so they become visible out of order: 2 may be there
-    when 1 is not yet, and "greater than the last" would never see 1. So this goes by the writing transactions.
+    """An outbox in PostgreSQL 13 or newer.
 
-    Each row knows the id of its transaction, and a snapshot knows which transactions have ended. The rows of the
-    transactions that have ended in a new snapshot, but had not in the one before, are a window. No row can be added to
-    it later. No transaction keeps the rows of others back.
+    PostgreSQL assigns the id of a row before the commit, so the row with id 2 can become visible before the row with
+    id 1. A relay that only read rows with higher ids than the last one would lose the row with id 1. The relay
+    therefore reads rows by the transactions that wrote them.
 
-    A window is sent in the order of row numbers. If a transaction waited for another's lock, or has seen its changes,
-    the other one had committed before. It is therefore in the same window or in an earlier one, and its row, if it was
-    inserted under the lock, has the lower number. Transaction ids do not have that order: they are given out at the
-    first write.
+    Each row contains the id of its transaction, and a snapshot shows which transactions have ended. A window consists
+    of the rows of the transactions that have ended in a new snapshot, but had not ended in the previous one. No row can
+    be added to a window later. A transaction that does not end keeps back only its own rows.
 
-    After a crash, PostgreSQL gives ids out again that never reached its log on disk. A snapshot with such an id would
-    hide the row of a later transaction, so the log is flushed up to a newer id before a snapshot is committed.
+    The rows of a window are sent in the order of their ids. If a transaction has waited for a lock of another one, or
+    has seen its changes, the other one committed first. The row of the other one is therefore in an earlier window, or
+    in the same window. There it has the lower id, if the application inserts each row after the change. Transaction ids
+    do not have this order, because they are assigned at the first write.
+
+    After a crash, PostgreSQL assigns transaction ids again that are not in the write-ahead log on disk. A snapshot in
+    which such an id has ended would hide the rows of a later transaction. The log is therefore flushed with a newer id
+    before a snapshot is committed.
     """
 
     SCHEMA = """
@@ -211,7 +223,7 @@ class PostgresOutbox:
             transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
             topic text NOT NULL, key bytea, value bytea);
         CREATE INDEX IF NOT EXISTS outbox_by_transaction ON outbox (transaction_id, id)"""
-    # xmin and xmax are for the index
+    # The conditions with xmin and xmax are necessary only for the use of the index.
     WINDOW = """
         SELECT id, topic, key, value FROM outbox
         WHERE transaction_id >= %(xmin)s::text::xid8 AND transaction_id < %(xmax)s::text::xid8
@@ -219,30 +231,30 @@ class PostgresOutbox:
             AND NOT pg_visible_in_snapshot(transaction_id, %(sent)s::text::pg_snapshot)
             AND id > %(last)s
         ORDER BY id LIMIT %(limit)s"""
-    # On a server with other transaction ids it deletes nothing; see _current.
+    # The last condition prevents deletions on a server whose transaction ids are lower; see _current.
     FORGET = """
         DELETE FROM outbox
         WHERE transaction_id < %(xmax)s::text::xid8
             AND pg_visible_in_snapshot(transaction_id, %(sent)s::text::pg_snapshot)
             AND pg_snapshot_xmax(pg_current_snapshot()) >= %(xmax)s::text::xid8"""
-    # Writes to the log under a new transaction id, so that the commit flushes it.
+    # Writes to the write-ahead log with a new transaction id. The commit then flushes the log.
     FLUSH = "SELECT pg_logical_emit_message(true, 'outbox', ''::text)"
-    # Characters of a packed snapshot. Two of them fit into the 4,096 that Kafka stores with an offset
-    # (offset.metadata.max.bytes). About 1,400 transactions may be running if their ids are less than 128 apart, and
-    # about 700 if less than 16,384.
+    # Maximum number of characters of a packed snapshot. Two snapshots fit into the 4,096 characters that Kafka stores
+    # with an offset (offset.metadata.max.bytes). About 1,400 transactions may be running if their ids differ by less
+    # than 128, and about 700 if their ids differ by less than 16,384.
     LONGEST = 2000
     WARN_SECONDS = 10.0
 
     def __init__(self, conninfo: str) -> None:
         import psycopg
 
-        # autocommit: each statement sees the newest state, and the relay keeps no old snapshot open itself
+        # With autocommit, each statement sees the newest data, and the relay itself keeps no old snapshot open.
         self._connection = psycopg.connect(conninfo, autocommit=True)
-        # CREATE INDEX IF NOT EXISTS waits for all writers, and new ones wait for it, even where the index exists
+        # CREATE INDEX IF NOT EXISTS waits for all writers, and new writers wait for it, even if the index exists.
         found = self._connection.execute("SELECT to_regclass('outbox'), to_regclass('outbox_by_transaction')")
         if None in (found.fetchone() or (None,)):
             self._connection.execute(self.SCHEMA)
-        # FLUSH has no effect otherwise
+        # Otherwise, FLUSH would not wait until the log is on disk.
         self._connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )
@@ -250,11 +262,11 @@ class PostgresOutbox:
 
     @staticmethod
     def add(connection: Any, topic: str, *, key: bytes | None, value: bytes | None) -> None:
-        """For the application, within its own transaction, behind the changes that the row reports."""
+        """Insert a row. The application calls this within its own transaction, after the change to be reported."""
         connection.execute("INSERT INTO outbox (topic, key, value) VALUES (%s, %s, %s)", (topic, key, value))
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
-        """See Outbox. Without rows the position stays as it is."""
+        """See Outbox. If there are no new rows, return the same position."""
         window = Window.at(position)
         current = self._current(window.upper or window.sent)
         upper = window.upper or current
@@ -262,7 +274,7 @@ class PostgresOutbox:
             self._warn_of_long_snapshot(upper)
             return [], position
         limits = {"xmin": str(window.sent.xmin), "xmax": str(upper.xmax), "upper": str(upper), "sent": str(window.sent)}
-        # Prepared, it would parse the snapshots again for every row.
+        # A prepared statement would parse the snapshots again for each row.
         found = self._connection.execute(
             self.WINDOW, {**limits, "last": window.last, "limit": limit + 1}, prepare=False
         ).fetchall()
@@ -275,7 +287,7 @@ class PostgresOutbox:
         return rows, after.position()
 
     def _current(self, known: Snapshot) -> Snapshot:
-        """Return a new snapshot. Raise RuntimeError if the server has not even reached the one that is `known`."""
+        """Return a new snapshot. Raise RuntimeError if its transaction ids are lower than those of `known`."""
         row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
         assert row is not None
         current = Snapshot.parse(row[0])
@@ -311,27 +323,29 @@ class PostgresOutbox:
 
 
 class Progress(Protocol):
-    """Where the position of relays is kept, by their names; `options` are those of clients."""
+    """Stores the positions of relays by their names. `options` are the options of clients."""
 
     def read(self, name: str, options: dict[str, Any]) -> OffsetAndMetadata | None:
-        """The last position that was committed. Asked behind init_transactions, or it may not be the truth yet."""
+        """Return the last committed position, or None. Call this after init_transactions, because an older relay could
+        change the position until then."""
 
     def write(self, transaction: Transaction, name: str, position: OffsetAndMetadata) -> None:
-        """Make it part of a transaction."""
+        """Write the position as a part of the transaction."""
 
 
 class TopicProgress:
-    """In partition 0 of a compacted topic (cleanup.policy=compact), keyed by the relay's name. It is kept until
-    it is deleted, is visible to every program, and one topic serves any number of relays."""
+    """Stores positions as records in partition 0 of a compacted topic (cleanup.policy=compact). The key is the name of
+    the relay. Positions do not expire, any program can read them, and several relays can use the same topic."""
 
     def __init__(self, topic: str) -> None:
         self.partition = TopicPartition(topic, 0)
 
     def read(self, name: str, options: dict[str, Any]) -> OffsetAndMetadata | None:
-        """Read back from the beginning; compaction keeps that short.
+        """See Progress. Read the topic from its beginning. Compaction keeps it short.
 
-        Up to the end of the log and not of what can be read by now: that ends before the first open transaction of
-        any other relay, and our last position may lie behind it. Reading read_committed up to there waits for them.
+        Read up to the end of the log, and not only up to the last stable offset. If another relay has an open
+        transaction, the last position of this relay may be after the last stable offset. The consumer, which uses
+        read_committed, then waits until this transaction has ended.
         """
         with Admin(**options) as admin:
             end = admin.list_offsets({self.partition: "latest"})[self.partition].offset
@@ -355,10 +369,11 @@ class TopicProgress:
 
 
 class GroupProgress:
-    """As a group's committed offset for a partition: any that exists and we may read; nothing is written there.
+    """Stores the position as the committed offset of a group in a partition. Any partition can be used that exists and
+    that the relay may read. No record is written to it.
 
-    It needs no topic of its own, but a group without members keeps its offsets for a week after their last commit
-    (offsets.retention.minutes): a relay that stands still for longer begins again at START.
+    The broker deletes the offset of a group without members 7 days after the last commit (offsets.retention.minutes).
+    A relay that was stopped for longer begins again at START.
     """
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -370,7 +385,7 @@ class GroupProgress:
             return admin.list_group_offsets(name, [self.partition], require_stable=True)[self.partition]
 
     def write(self, transaction: Transaction, name: str, position: OffsetAndMetadata) -> None:
-        """By the group's id alone: no member of a group fences us, the transactional id does."""
+        """See Progress. The group has no members, so only its id is sent. The transactional id fences older relays."""
         transaction.send_offsets({self.partition: position}, ConsumerGroupMetadata(name))
 
 
@@ -378,10 +393,12 @@ class GroupProgress:
 
 
 class Relay:
-    """Sends what is in an outbox, from wherever the last relay of this name stopped.
+    """Sends the rows of an outbox. It begins at the last committed position of a relay with this name.
 
-    name:      transactional id and name of the progress at once. Of two relays with one name the later one wins.
-    options:   of every client, bootstrap_servers among them.
+    name:    Transactional id, and name of the stored position. If two relays have the same name, the later one
+             continues.
+    limit:   Maximum number of rows in a transaction.
+    options: Options of all clients, such as bootstrap_servers.
     """
 
     def __init__(self, outbox: Outbox, name: str, progress: Progress, *, limit: int = 500, **options: Any) -> None:
@@ -395,8 +412,8 @@ class Relay:
         self._committed_at = 0.0
 
     def open(self) -> None:
-        """Take over. The order matters: first the producer, which ends whatever the last one left open; then the
-        position, which is only then the truth."""
+        """Take over from an older relay. First, initialize the producer, which aborts the transaction that the older
+        relay left open. Then read the position, which the older relay can no longer change."""
         self._producer = Producer(transactional_id=self.name, **self._options)
         self._producer.init_transactions()
         committed = self.progress.read(self.name, self._options)
@@ -406,8 +423,8 @@ class Relay:
         log.info("%s goes on at %s", self.name, self._position)
 
     def publish(self) -> int:
-        """Send some rows and the position behind them in one transaction; how many rows. After an error `close` it:
-        what became of the transaction is known when it is opened again."""
+        """Send rows and the position after them in one transaction. Return the number of rows. After an error, call
+        `close`. The outcome of the transaction is known when the relay is opened again."""
         if self._producer is None:
             self.open()
         assert self._producer is not None
@@ -423,8 +440,8 @@ class Relay:
         return len(rows)
 
     def run(self, is_over: Callable[[], bool] = lambda: False, pause: float = 0.1) -> None:
-        """Publish until it is over, waiting `pause` seconds where there is nothing. After an error that may pass it
-        begins again at the committed position; those of LASTING, and the database's own, are raised."""
+        """Publish until `is_over` returns True. If there are no rows, wait `pause` seconds. After an error of a broker
+        or a connection, begin again at the committed position. Raise the errors in LASTING and all other errors."""
         while not is_over():
             try:
                 sent = self.publish()
