@@ -305,8 +305,8 @@ class Producer(ProducerBase):
         framing: "confluent" writes the schema ids of the columns key_schema_id and value_schema_id before the payloads.
 
         Rows of a partition keep their order. The column `partition` selects the partition of a row. If it is null, the
-        key determines the partition; a schema id is a part of the key, as for Java's serializers. Rows without a key go
-        to changing partitions, batch by batch.
+        key determines the partition; a schema id is a part of the key, as for Java's serializers. Each batch of
+        rows without a key goes to one partition, which can change from batch to batch.
 
         If a row is invalid, raise an EncodeError that names the row, and send nothing. Wait for buffer space as `send`
         does. If the buffer is still full after `max_block_ms`, the rest of the table fails with a BufferFullError,

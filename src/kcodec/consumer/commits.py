@@ -50,8 +50,8 @@ def named_text(names: Iterable[str]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The turn, among the commits in the background, of a commit for which its caller waits. If there are no other
-    commits, it begins at once.
+    """A commit in the queue whose caller waits for it. If no other commit is queued or in flight, it begins
+    immediately.
 
     has_begun: Whether the commits before it have ended.
     is_over:   Whether the next commit may begin.
@@ -78,8 +78,8 @@ class _CommitRequest:
     is_over: bool = False
 
     def merge(self, newer: _CommitRequest) -> bool:
-        """Add the next request to this one. Its offsets replace those of this request. Return False if this is not
-        possible, because a callback must not get an error of a partition that its call did not name."""
+        """Add the next request to this one. Its offsets replace those of this request. Return False if the requests
+        cannot be merged, because a callback would get the error of a partition that its call did not name."""
         if (self.callbacks or newer.callbacks) and self.offsets.keys() != newer.offsets.keys():
             return False
         self.offsets.update(newer.offsets)
@@ -93,7 +93,8 @@ class _CommitRequest:
 
 def _still_ours(offsets: Offsets, states: States) -> Offsets:
     """Remove partitions that were revoked since the request for a commit, because a commit of another generation must
-    not include them. Also remove partitions that begin again, because their offsets belong to a deleted topic.
+    not include them. Also remove partitions whose topic was created again, because the offsets belong to the deleted
+    topic.
 
     states: See `_CommitRequest`.
     """
@@ -137,9 +138,9 @@ class Commits:
         self._requested = Signal()
         #: Set when the commit under way has ended.
         self._ended = Signal()
-        #: Under way.
+        #: The element of the queue that is being processed.
         self._current: _CommitRequest | _Turn | None = None
-        #: Under way, too: commits that did not have to wait for others.
+        #: Commits in flight that did not have to wait in the queue.
         self._direct: list[_Turn] = []
         self._due: float | None = None
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -207,8 +208,8 @@ class Commits:
     def _put(
         self, offsets: Offsets, before: States, on_committed: OnCommitted | None = None, *, is_forced: bool = False
     ) -> None:
-        """See `put`. `before` has the states before the offsets were read. If the loop has begun a partition again
-        since then, the offset could belong to the former topic, and it is not committed."""
+        """See `put`. `before` has the states before the offsets were read. If a partition got another state since then,
+        its offset could belong to a former topic, and is not committed."""
         with self._assignment.lock:
             states = {partition: before[partition] for partition in offsets if partition in before}
             callbacks = [] if on_committed is None else [(on_committed, dict(offsets))]
@@ -339,8 +340,8 @@ class Commits:
                 return gone
             # Until the response arrives, the committed offsets are unknown.
             self._last = {}
-            # A member epoch changes while the partitions stay. A classic generation does not: a repeat in the next one
-            # could contain partitions that then belong to another member.
+            # The epoch of a member can change while its partitions stay, so a repeated commit uses the new epoch. With
+            # the classic protocol, it keeps the generation: in the next one, another member may own the partitions.
             is_epoch = self._settings.group_protocol == "consumer"
             owned = [states[partition] for partition in offsets if partition in states]
             member = self._owner_of(owned) if is_epoch else self._member()
@@ -377,9 +378,9 @@ class Commits:
         """Wait for the commits in the background. If commits are automatic, commit the completed positions or stored
         offsets of these partitions. Log a failure; the next owner then reads the uncommitted records again.
 
-        deadline: of the call that revokes them, by the client's clock; None for a rebalance.
+        deadline: Deadline of the call that revokes them, by the client's clock; None for a rebalance.
         """
-        # A coordinator refuses commits of a member that has left, and revoked partitions are no longer committed.
+        # A coordinator refuses commits of a member that has left, and revoked partitions cannot be committed.
         yield from self.drain_first(deadline)
         if not self.is_automatic:
             return
@@ -388,7 +389,7 @@ class Commits:
             return
         try:
             timeout = min(self._settings.default_api_timeout, REVOCATION_SECONDS)
-            if deadline is not None:  # half of what is left, as on_revoked follows
+            if deadline is not None:  # half of the remaining time, because on_revoked is called next
                 timeout = max(min(timeout, (deadline - self._clock()) / 2), 0.0)
             yield from self.commit_in_turn(offsets, timeout)
         except KcodecError as error:
@@ -400,7 +401,7 @@ class Commits:
         stop."""
         until = self._clock() + REVOCATION_SECONDS if deadline is None else deadline
         pending = self._pending()
-        # All of them, as a turn is over before the commits ahead of it if its caller has given up.
+        # Check all of them: if the caller of a turn has given up, the turn is over before the commits ahead of it.
         while not all(one.is_over for one in pending):
             left = until - self._clock()
             if left <= 0:

@@ -22,8 +22,9 @@ If the application requests records of some partitions only, the responses of th
 count as those of paused partitions. They do not prevent requests, and when they use half of this limit, the other
 partitions are not requested any more.
 
-A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
-fails, or `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handles errors.
+A partition is read from its leader, or from the replica that the leader prefers for the rack of the client (KIP-392).
+The replica is used until it fails, or until `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handles
+errors.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ class Log:
     high_watermark, check_crcs, limits.
 
     Reading advances a position as Java's consumer does: records below the log start are left out, and no offset is
-    returned twice. The outcome of transactions is found by the end markers in all segments, with one walk over the
-    headers when it is first needed, and another one when the last segment has grown since. Segments that a broker
-    creates later are not among those of this log: open the log again, or use follow=True.
+    returned twice. The end markers in all segments determine the outcome of transactions. The headers of all batches
+    are read when this is first needed, and again if batches were appended to the last segment since. The log does not
+    include segments that a broker creates later: open the log again, or use follow=True.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Log:
         self._given_high_watermark = high_watermark
         self._check_crcs = check_crcs
         self._limits = limits
-        self._timelines: dict[str, tuple[Timeline, int]] = {}  # with the size of the last segment before the walk
+        self._timelines: dict[str, tuple[Timeline, int]] = {}  # and sizes of the last segment before the walk
         self._log_start_offset: int | None = None
 
     def __repr__(self) -> str:
@@ -448,9 +448,9 @@ class Log:
         return timeline
 
     def _kept_timeline(self, on_error: str) -> Timeline | None:
-        """Return the result of an earlier walk; None without such a walk, or if batches were appended since.
+        """Return the result of an earlier walk; None if this is the first one, or if batches were appended since.
 
-        In a preallocated file, a batch is appended without a change of the size. It is then where the data ended.
+        In a preallocated file, an appended batch does not change the size. It is then at the former end of the data.
         """
         if on_error not in self._timelines:
             return None

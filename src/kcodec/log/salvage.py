@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding where reading continues after corruption, with ``on_error="skip"``.
+"""Determines where reading continues after corruption, with ``on_error="skip"``.
 
 Bytes are never searched for something that looks like a batch, as the value of a record can contain a batch. A position
 after corruption is used only if
 
 - the batch at the corrupt position has a valid CRC, so that its length is valid, too (its offsets contradict those of
   its neighbors, or its records cannot be decoded);
-- or the length of the corrupt batch, and of those after it, leads to a batch with a valid CRC, from which batches lead
-  to the position below;
-- or ``.index`` contains the position, and the batch there has a valid CRC and the offsets of the index.
+- or ``.index`` contains the position, and the batch there has a valid CRC and agrees with the offsets of the index;
+- or the lengths of the corrupt batch and of those after it lead to a batch with a valid CRC, from which further batches
+  lead to the next position in ``.index``, if there is one.
 
 Otherwise the rest of the segment is lost, and reading continues with the next segment.
 """
@@ -103,14 +103,14 @@ class ResumePositions:
         return index is not None and len(index) > 0 and index[-1].position >= position
 
     def missing(self, end: int, above: int) -> OffsetIndexEntry | None:
-        """Return the first entry of the index at or after `end`, the end of the file; None if the index does not prove
-        that batches were cut off.
+        """Return the first entry of the index at or after `end`, the end of the file. Return None unless the index
+        proves that batches were cut off.
 
         above: Last offset before `end`.
 
-        The index must be intact and belong to these bytes: offsets and positions must rise, and the last entry before
+        The index must be intact and belong to this file: offsets and positions must increase, and the last entry before
         `end` must agree with the batch at its position. The log cleaner may replace the files while they are read, so
-        the file must still have this size afterward.
+        the file must still have this size after the check.
         """
         if not self._may_reach(end):
             return None

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments of a directory in which the log cleaner replaces segments, or replaced them when a broker died.
+"""The segments of a directory in which the log cleaner is replacing segments, or was replacing them when the broker
+failed.
 
-A running broker renames a ``.swap`` file after a moment. A broker that dies leaves it behind until it starts again.
-Both look the same in a listing. A reader therefore begins with the segments that a broker has after its start. It waits
-for the end of a later replacement, but only for SWAP_LOOKS looks, and then begins with such segments again.
+The log cleaner replaces a group of segments in four steps:
 
-If a broker died while the log cleaner was running, not every file is a segment. The cleaner writes new segments as
-``.cleaned``, renames them all to ``.swap``, from the highest base offset down, renames the segments they replace to
-``.deleted``, and removes the suffix ``.swap``, from the lowest up. This module reads the segments that a broker has
-after it starts with such a directory (LogLoader); it renames and deletes nothing:
+1. It writes the new segments as ``.cleaned`` files.
+2. It renames them to ``.swap``, from the highest base offset to the lowest.
+3. It renames the old segments to ``.deleted``.
+4. It removes the suffix ``.swap``, from the lowest base offset to the highest.
 
-- ``.cleaned`` and ``.deleted`` are ignored;
-- a ``.swap`` at or above the lowest ``.cleaned`` is ignored, as not all files of its group had been renamed;
-- any other ``.swap`` is a segment, and segments from the lowest of these to the end of the highest are ignored.
+If the broker fails during these steps, not every file of the directory is a segment. This module determines the
+segments that a broker has after it starts with such a directory (Kafka: LogLoader). It renames and deletes nothing:
+
+- ``.cleaned`` and ``.deleted`` files are ignored.
+- A ``.swap`` file at or above the lowest ``.cleaned`` file is ignored, because step 2 was not complete.
+- Every other ``.swap`` file is a segment. Old segments between the start of the lowest and the end of the highest of
+  these files are ignored.
+
+A listing does not show whether a ``.swap`` file belongs to a running broker, which renames it after a moment, or was
+left by a broker that failed. A reader that follows a log therefore begins with the segments that a broker has after its
+start. If a replacement begins later, the reader waits for its end. If it has not ended after SWAP_LOOKS listings, the
+reader determines the segments in the same way again.
 """
 
 from __future__ import annotations
@@ -30,7 +38,7 @@ from kcodec.log.storage import Entry, Storage
 CLEANED_NAME = re.compile(r"(\d{20})\..+\.cleaned")
 SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
 
-# Number of looks at the directory after which a .swap file counts as left behind.
+# Number of listings in a row after which a .swap file is considered to be left by a broker that failed.
 SWAP_LOOKS = 10
 
 
@@ -42,7 +50,7 @@ class SegmentName(NamedTuple):
 
 
 def has_segments(entries: Iterable[Entry]) -> bool:
-    """Return whether any file of a directory is a segment, or will become one."""
+    """Return whether any file of a directory is a segment or a ``.swap`` file, which may become one."""
     files = (entry.name for entry in entries if not entry.is_directory)
     return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
 
@@ -102,8 +110,8 @@ class Swaps:
     is_swapping: Whether segments may be missing in the last listing because they are being replaced.
     """
 
-    # _adopted: the .swap files that are segments; _replaced: the segments that they replace; _leftovers: the files of
-    # the cleaner when this was determined; _looks: the number of looks in a row that found another replacement.
+    # _adopted: the .swap files that are read as segments; _replaced: the segments that they replace; _leftovers: the
+    # .swap and .cleaned files when this was determined; _looks: the number of listings in a row during a replacement.
 
     def __init__(self, storage: Storage, directory: str, limits: DecodeLimits, *, is_alone: bool) -> None:
         self.is_swapping = False
@@ -126,7 +134,7 @@ class Swaps:
         if self._leftovers is None or self._looks >= SWAP_LOOKS:
             self._begin(names, leftovers)
         if not self._adopted <= names:
-            # A broker removes all segments that are replaced before it renames the first .swap file.
+            # A broker renames all replaced segments to .deleted before it renames the first .swap file.
             self._adopted, self._replaced = self._adopted & names, frozenset()
         is_pending = any(SWAP_NAME.fullmatch(name) for name in leftovers - self._adopted)
         self.is_swapping = is_pending and leftovers != self._leftovers

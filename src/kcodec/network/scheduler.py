@@ -169,7 +169,7 @@ class Scheduler:
 
     def run_ready(self) -> None:
         """Run timers that are due and actions that are ready, until there are none, or for MOST_ROUNDS rounds. A flow
-        that waits for no time again and again then uses a core, but the client still reads its sockets and ends."""
+        that repeatedly waits for 0 seconds then uses one core, but the client still reads its sockets and can end."""
         ready = self._ready
         for _ in range(MOST_ROUNDS):
             now = self.clock()

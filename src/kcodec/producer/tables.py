@@ -48,10 +48,10 @@ def table_batches(
     """Return the batches of a table for a topic with this number of partitions. The rows of a partition keep their
     order.
 
-    The partition of a row is its column `partition`, if that exists and is not null; otherwise `default_partition`, if
-    set; otherwise that of its key as it is stored, with the prefix that `framing` adds, by `choose` or murmur2, unless
-    `settings.ignore_keys`. Rows without any of these go to ANY_PARTITION. `timestamp` applies to rows without one.
-    Raise EncodeError with the row, TypeError or ValueError.
+    The column `partition` determines the partition of a row. If it is missing or null, `default_partition` does, unless
+    it is ANY_PARTITION. In that case, `choose` or murmur2 determines the partition from the stored key, which includes
+    the prefix that `framing` adds. Without a key, or with `settings.ignore_keys`, the partition is ANY_PARTITION.
+    `timestamp` applies to rows without a timestamp. Raise EncodeError with the row, TypeError or ValueError.
 
     If the columns alone prove that every row is a valid record, batches are encoded one by one, as they are taken.
     Otherwise all are encoded before the first is returned, so that a table with an invalid row sends nothing.

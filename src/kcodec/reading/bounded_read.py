@@ -3,24 +3,24 @@
 `read_ranges`.
 
 One flow for each partition fetches ahead of the caller. The batch headers of a response determine the next offset. A
-request names one partition and uses no session. `Fetcher` is not used, because its sessions leave out unchanged
-partitions (KIP-227).
+request contains one partition and uses no fetch session. `Fetcher` is not used, because its sessions leave out
+partitions without changes (KIP-227).
 
-A range ends before its last offset if compaction has removed the records there. Only two empty responses of the leader
-show this, at an offset in the leader's local log, with a log that extends to the end of the range. Three kinds of empty
-responses show nothing:
+Compaction may have removed the last records of a range. The read concludes this from two successive empty responses of
+the leader, if the leader's log extends to the end of the range, and its local log contains the requested offset. Three
+kinds of empty responses do not count:
 
 - A leader that prefers another replica for `client_rack` (KIP-392) sends no records. The read continues with that
   replica. After an error or an empty response of the replica, it continues with the leader.
-- A broker sends no records if it cannot read them from remote storage in time (KIP-405). ListOffsets returns the offset
-  at which the local log begins, and offsets below it are requested again.
+- A broker sends no records if it cannot read them from remote storage in time (KIP-405). The read uses ListOffsets to
+  find the start of the local log, and requests offsets before it again.
 - A response that names no partition was throttled (KIP-219).
 
 `fetch_ahead_max_bytes` limits the memory of responses that are not taken yet. A request reserves the size of its
 response until the response is taken, and waits for its turn if there is no free capacity. A response that declares a
 larger size is rejected before it is received, and requested again with this size (brokers return the whole first batch
-even if it is larger than `max_partition_fetch_bytes`). One response of any size may always be in flight. Memory
-therefore does not depend on the length of a topic, the number of its partitions or the data that brokers send.
+even if it is larger than `max_partition_fetch_bytes`). One response of any size may always be in flight. The memory
+usage therefore does not depend on the length of a topic, the number of its partitions or the data that brokers send.
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ from kcodec.quantities import seconds_text
 
 log = logging.getLogger("kcodec.reading")
 OnMissing = Literal["raise", "skip"]
-#: After these another broker may lead, or the topic is gone. A bounded read has no position
-#: to validate, so UNKNOWN_LEADER_EPOCH is one of them.
+#: Errors after which another broker may be the leader, or the topic may not exist any more. A bounded read has no
+#: position to validate, so UNKNOWN_LEADER_EPOCH is one of them.
 NOT_THE_LEADER = STALE_METADATA | {ErrorCode.UNKNOWN_LEADER_EPOCH}
 #: Errors of a topic that does not exist.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 #: Time after which a topic that is missing in the metadata counts as deleted; a broker that has just started may not
 #: know it yet.
 TOPIC_PATIENCE_SECONDS = 2.0
-#: The last version with names of topics in place of ids.
+#: The last version of Fetch with names of topics instead of their ids.
 LAST_VERSION_BY_NAME = 12
-#: The last version for which a leader never names a preferred replica.
+#: The last version of Fetch without preferred replicas.
 LAST_VERSION_OF_LEADERS = 10
 #: Shortest time for which a preferred replica is used or avoided.
 SHORTEST_REPLICA_SECONDS = 0.5
-#: What a response of one partition holds next to its records, aborted transactions included.
+#: Maximum size of a response of one partition without its records. Aborted transactions are included.
 RESPONSE_OVERHEAD_BYTES = 64 * 1024
-#: Large batches are set aside for in full at first, and then by this part less with each response.
+#: After a response that exceeded its size, requests reserve more space. Each response then reduces it by 1/SHRINK.
 SHRINK = 16
-#: Longest pause between two looks at a log whose end is not where it should be yet.
+#: Maximum pause before a request is repeated.
 LONGEST_PAUSE_SECONDS = 0.5
 
 
@@ -128,9 +128,9 @@ class PartitionRead:
     undelivered: Offset of the first decoded record below `next_offset` that the caller has not received.
     lost:        Number of offsets of the range that are not in the log.
     replica:     Broker to fetch from until `replica_until`, in place of the leader (KIP-392).
-    leader_until: Time until which the leader has to send the records itself, because its preferred replica did not.
-    is_redirected: Whether the leader then named a preferred replica nevertheless.
-    corruption:  Error that stopped the fetching, because a header cannot be read and the next batch is unknown.
+    leader_until: Time until which the read uses only the leader, because its preferred replica did not send records.
+    is_redirected: Whether the leader named a preferred replica even then.
+    corruption:  Error that ended the fetches, because a header cannot be read and the next batch is unknown.
     """
 
     range: OffsetRange
@@ -214,7 +214,7 @@ class BoundedRead:
         self._arrived = Signal()
         self._error: BaseException | None = None
         self._held = 0
-        #: What responses claim that are larger than what was requested, as the batches of the topic are.
+        #: Size that a response has declared that was larger than the requested size; 0 if there was none. See SHRINK.
         self._large = 0
         self._line: deque[tuple[int, Signal]] = deque()
         self._tasks: list[Task[None]] = []
@@ -273,7 +273,7 @@ class BoundedRead:
             return
         turn = Signal()
         self._line.append((size, turn))
-        yield from wait(turn)  # `_give_space` has counted it
+        yield from wait(turn)  # `_give_space` has reserved it
 
     def _give_space(self, size: int) -> None:
         self._held -= size
@@ -362,7 +362,7 @@ class BoundedRead:
         if code:
             yield from self._refused(partition, code, reply.message, found)
             return None
-        if found is None:  # a broker that throttles us names no partitions (KIP-219); the connection waits by itself
+        if found is None:  # a throttled response has no partitions (KIP-219); the connection waits by itself
             return None
         if found.diverging_epoch.end_offset >= 0 and partition.replica is not None:
             self._leave_replica(partition)  # the leader's log decides
@@ -404,8 +404,8 @@ class BoundedRead:
             partition_max_bytes=partition.fetch_bytes,
         )
         return FetchRequest(
-            # After an empty response, one more request waits longer: a broker that has to get records from tiered
-            # storage may respond without them.
+            # After an empty response, the broker may wait before it sends another one, because it may need time to get
+            # the records from tiered storage.
             max_wait_ms=int(self.settings.fetch_max_wait * 1000) if partition.is_empty_once else 0,
             min_bytes=1,
             max_bytes=partition.fetch_bytes,
@@ -417,13 +417,13 @@ class BoundedRead:
     def _received(self, partition: PartitionRead, found: Any) -> FetchedResponse | None:
         data = memoryview(found.records)
         self.bytes_fetched += data.nbytes
-        if self._large:  # such batches may have been few: a little less with each response, down to what they bring
+        if self._large:  # large batches may be rare, so reserve a little less, but no less than this response had
             self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
             self._large = 0 if self._large <= partition.fetch_bytes else self._large
         partition.is_empty_once = False
         partition.is_id_certain = True
         offset, epoch, corruption = behind(data)
-        if offset is None and corruption is None:  # a cut batch alone, as brokers before KIP-74 gave
+        if offset is None and corruption is None:  # only an incomplete batch, as from brokers before KIP-74
             if partition.fetch_bytes >= self.settings.fetch_max_bytes:
                 raise DecodeError(
                     f"{partition.topic_partition}: the batch at offset {partition.fetch_offset} is larger than "
@@ -520,7 +520,7 @@ class BoundedRead:
         """Handle a response without records that names a preferred replica: continue with that replica, or with the
         leader if the replica is offline."""
         if self.cluster.clock() < partition.leader_until:
-            # Without a rack, only a custom replica selector names one. A leader does not call it for old versions.
+            # Without a rack, only a custom replica selector names a replica. Old versions of Fetch do not call it.
             partition.must_pause = partition.is_redirected
             partition.is_redirected = True
             return

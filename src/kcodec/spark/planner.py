@@ -449,7 +449,7 @@ class DataLossError(ValueError):
 
 
 def created_again(before: str | None, now: str) -> str:
-    """Return the reason of the loss of a topic that has another id now."""
+    """Return the reason for lost offsets if the topic has another id now."""
     return f"the topic was deleted and created again (its id was {before} and is {now})"
 
 

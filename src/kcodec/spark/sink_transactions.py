@@ -195,7 +195,7 @@ class SinkTransactions:
         return SinkResult(self.settings.application, batch.number, rows, is_skipped=True)
 
     def _may_retry(self, error: Exception) -> bool:
-        """Return whether another attempt may succeed: not after wrong rows, missing permissions, or a stopped query.
+        """Return whether another attempt may succeed: not after invalid rows, missing permissions, or a stopped query.
 
         Spark reports an error of a task as text, which contains the remedy of a BrokerError.
         """
