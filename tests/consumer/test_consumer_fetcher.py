@@ -109,14 +109,14 @@ def test_what_is_known_of_a_partition_or_a_broker_ends_with_it() -> None:
     world.run(0.5)
     fetcher = world.fetcher
     known: Any
-    for known in (fetcher._responses.larger, fetcher._responses.without_epoch_at, fetcher._requested_aside):
+    for known in (fetcher._responses.larger, fetcher._responses.without_epoch_at, fetcher._planner._requested_aside):
         known.update(dict.fromkeys(places, 7))
     assert fetcher._sessions.keys() == {1, 2}
     world.assignment.remove(places[1:])
     del world.cluster.brokers[2]
     world.run(0.5)
     assert fetcher._responses.larger.keys() | fetcher._responses.without_epoch_at.keys() <= {places[0]}
-    assert fetcher._requested_aside.keys() <= {places[0]}
+    assert fetcher._planner._requested_aside.keys() <= {places[0]}
     assert fetcher._sessions.keys() == {1}
 
 

@@ -154,7 +154,7 @@ def test_records_taken_while_a_round_finds_no_memory_are_not_missed(monkeypatch:
     log = world.log()
     world.assign(ONE)
     fetcher = world.fetcher
-    has_space = fetcher._has_space
+    has_space = fetcher._memory.has_space
     taken: list[Any] = []
 
     def take_meanwhile(size: int, waiting: int) -> bool:
@@ -163,7 +163,7 @@ def test_records_taken_while_a_round_finds_no_memory_are_not_missed(monkeypatch:
             taken.extend(fetcher.buffer.take(500))
         return found
 
-    monkeypatch.setattr(fetcher, "_has_space", take_meanwhile)
+    monkeypatch.setattr(fetcher._memory, "has_space", take_meanwhile)
     numbered(log, 5)
     world.run(0.5)
     assert len(taken) == 5
