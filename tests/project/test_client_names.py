@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from kcodec.client import Consumer, aio
 
 PACKAGES = ["kcodec.client", "kcodec.client.aio"]
 
@@ -54,3 +57,17 @@ def test_a_name_that_has_moved_works_with_a_warning(old: str, name: str) -> None
     assert found is getattr(importlib.import_module("kcodec.client"), name)
     with pytest.raises(AttributeError, match="has no attribute 'Sercet'"):
         module.Sercet  # noqa: B018
+
+
+def test_the_error_for_a_wrong_argument_names_the_public_method() -> None:
+    """Many methods of the public classes are functions of other modules, whose names users do not know."""
+    reason = r"^Consumer\.seek\(\) takes 3 positional arguments but 4 were given"
+    with Consumer(bootstrap_servers="localhost:1") as consumer, pytest.raises(TypeError, match=reason):
+        consumer.seek("orders", 0, 5)  # type: ignore[call-arg, arg-type]
+
+    async def seek() -> None:
+        async with aio.Consumer(bootstrap_servers="localhost:1") as consumer:
+            await consumer.seek("orders", 0, 5)  # type: ignore[call-arg, arg-type]
+
+    with pytest.raises(TypeError, match=reason):
+        asyncio.run(seek())

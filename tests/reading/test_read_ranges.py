@@ -24,7 +24,7 @@ from kcodec.protocol.messages.fetch import (
     FetchResponse,
     ListOffsetsRequest,
 )
-from kcodec.reading.bounded_read import RangeProgress
+from kcodec.reading.partition_read import RangeProgress
 
 
 def one_log(**options: Any) -> tuple[TopicWorld, ServedLog]:

@@ -14,7 +14,7 @@ from kcodec import Timestamp
 from kcodec.constants import IsolationLevel
 from kcodec.errors import BrokerError, OffsetOutOfRangeError
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.reading.bounded_read import ReadRange
+from kcodec.reading.partition_read import ReadRange
 from kcodec.reading.ranges import TopicRange
 
 # What is read

@@ -18,7 +18,8 @@ from kcodec import OffsetRange, TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Admin, Producer
 from kcodec.errors import AdminError, OffsetOutOfRangeError
-from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead
+from kcodec.reading.bounded_read import BoundedRead
+from kcodec.reading.partition_read import FetchedResponse, PartitionRead
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.topic_stream import SAMPLE_BYTES, TopicStream

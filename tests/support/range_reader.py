@@ -18,9 +18,10 @@ from kcodec.offsets import OffsetRange
 from kcodec.protocol.messages.auth import ApiVersionsRequest
 from kcodec.protocol.messages.fetch import FetchRequest, ListOffsetsRequest
 from kcodec.protocol.messages.metadata import MetadataRequest
-from kcodec.reading.bounded_read import BoundedRead, OnMissing, RangeProgress
+from kcodec.reading.bounded_read import BoundedRead, OnMissing
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.offset_ranges import open_ranges
+from kcodec.reading.partition_read import RangeProgress
 
 Rows = dict[tuple[str, int], list[tuple[int, bytes]]]
 SERVED = (ApiVersionsRequest, MetadataRequest, FetchRequest, ListOffsetsRequest)

@@ -13,8 +13,9 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetRange
-from kcodec.reading.bounded_read import BoundedRead, ReadRange
+from kcodec.reading.bounded_read import BoundedRead
 from kcodec.reading.decoding import RangeDecoder
+from kcodec.reading.partition_read import ReadRange
 from kcodec.reading.ranges import TopicRange
 
 SETTINGS = ConsumerSettings(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot resolve the nam
         TopicDeliveryError,
         TransactionCommit,
     )
+    from kcodec.client.range_records import read_ranges
     from kcodec.client.session import GroupTransactSession, SessionTransaction
     from kcodec.client.shared import (
         SharedTransactions,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot resolve the nam
         begin_transaction,
         commit_transaction,
     )
+    from kcodec.client.topic_records import read_topic
     from kcodec.client.transaction import Transaction
     from kcodec.errors import AdminError
     from kcodec.network.metrics import Metrics
@@ -123,6 +125,8 @@ _EXPORTS = {
     "abort_transaction": "kcodec.client.shared",
     "begin_transaction": "kcodec.client.shared",
     "commit_transaction": "kcodec.client.shared",
+    "read_ranges": "kcodec.client.range_records",
+    "read_topic": "kcodec.client.topic_records",
 }
 
 __all__ = [
@@ -181,6 +185,8 @@ __all__ = [
     "abort_transaction",
     "begin_transaction",
     "commit_transaction",
+    "read_ranges",
+    "read_topic",
 ]
 
 __getattr__, __dir__ = lazy_exports("kcodec.client", _EXPORTS)

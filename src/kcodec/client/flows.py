@@ -78,6 +78,7 @@ class FlowMethod:
 
     def _function(self) -> Any:
         flow = self._find()
+        flow.__qualname__ = f"{self._owner.__name__}.{self._name}"  # the error for a wrong argument contains it
         function = self._method(flow)
         document(function, flow)
         return function

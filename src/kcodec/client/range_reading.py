@@ -15,10 +15,11 @@ from kcodec.errors import TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.offsets import OffsetRange
-from kcodec.reading.bounded_read import OnMissing, RangeProgress
+from kcodec.reading.bounded_read import OnMissing
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.offset_ranges import ON_MISSING, open_ranges
 from kcodec.reading.options import SPARK_COLUMNS, ReadTopicConfig, take_client_config
+from kcodec.reading.partition_read import RangeProgress
 
 
 class RangeReading(BoundedReading):

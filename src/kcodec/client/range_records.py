@@ -15,7 +15,7 @@ from kcodec.client.topic_records import BoundedRecords
 from kcodec.client.waiting import IoLoop
 from kcodec.errors import TransportError
 from kcodec.offsets import OffsetRange
-from kcodec.reading.bounded_read import RangeProgress
+from kcodec.reading.partition_read import RangeProgress
 
 if TYPE_CHECKING:
     from kcodec.client.options import ReadTopicOptions

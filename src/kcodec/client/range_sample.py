@@ -10,7 +10,7 @@ from kcodec.client.range_reading import RangeReading
 from kcodec.client.range_records import RangeRecords, _clients
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetRange, TopicPartition
-from kcodec.reading.bounded_read import FetchedResponse
+from kcodec.reading.partition_read import FetchedResponse
 
 __all__ = ["sample_ranges"]
 

@@ -21,9 +21,10 @@ from kcodec.flow import Flow
 from kcodec.integers import as_integer, shown
 from kcodec.network.client import Client
 from kcodec.offsets import OffsetRange, TopicPartition
-from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead, ReadRange
+from kcodec.reading.bounded_read import BoundedRead
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.options import take_options
+from kcodec.reading.partition_read import FetchedResponse, PartitionRead, ReadRange
 from kcodec.reading.ranges import RangeBounds, TopicRange
 
 

@@ -14,7 +14,7 @@ from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
-from kcodec.reading.bounded_read import ReadRange
+from kcodec.reading.partition_read import ReadRange
 from kcodec.reading.ranges import RangeBounds
 
 if TYPE_CHECKING:

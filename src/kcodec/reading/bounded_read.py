@@ -28,9 +28,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal
-from uuid import UUID
 
 from kcodec import _fast
 from kcodec.cluster.broker_report import MAX_NAMED_TOPICS, report_brokers
@@ -52,11 +50,14 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.flow import ByVersion, Flow, Signal, Task, call, sleep, spawn, wait
-from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.offsets import OffsetRange
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcodec.quantities import seconds_text
+from kcodec.reading.partition_read import FetchedResponse, PartitionRead
+from kcodec.reading.preferred_replica import PreferredReplica
+from kcodec.reading.response_space import ResponseSpace
 
 log = logging.getLogger("kcodec.reading")
 OnMissing = Literal["raise", "skip"]
@@ -72,111 +73,10 @@ TOPIC_PATIENCE_SECONDS = 2.0
 LAST_VERSION_BY_NAME = 12
 #: The last version of Fetch without preferred replicas.
 LAST_VERSION_OF_LEADERS = 10
-#: Shortest time for which a preferred replica is used or avoided.
-SHORTEST_REPLICA_SECONDS = 0.5
 #: Maximum size of a response of one partition without its records. Aborted transactions are included.
 RESPONSE_OVERHEAD_BYTES = 64 * 1024
-#: After a response that exceeded its size, requests reserve more space. Each response then reduces it by 1/SHRINK.
-SHRINK = 16
 #: Maximum pause before a request is repeated.
 LONGEST_PAUSE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRange:
-    """The offsets [start, end) of a partition. `next_offset` is the offset after the last one that was delivered or
-    skipped."""
-
-    start: int
-    end: int
-    next_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class RangeProgress:
-    """A range of `read_ranges`.
-
-    next_offset: Offset after the last one that was delivered or skipped.
-    lost:        Number of its offsets that are not in the log, so that their records cannot be delivered.
-    """
-
-    range: OffsetRange
-    next_offset: int
-    lost: int
-
-
-@dataclass(slots=True)
-class FetchedResponse:
-    """The response for one partition, which its reader decodes. `position` is the requested offset; the first batch may
-    have records below it."""
-
-    partition: PartitionRead
-    position: int
-    data: memoryview
-    aborted: list[tuple[int, int]]
-    last_stable_offset: int
-    size: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class PartitionRead:
-    """The progress of one range: the loop has fetched up to `fetch_offset`, the caller has taken records up to
-    `next_offset`.
-
-    end:         Offset at which the read ends: lower than that of the range if the log ends before it.
-    topic_id:    Id of the topic. `is_id_certain` is False if it comes from metadata that may be outdated.
-    undelivered: Offset of the first decoded record below `next_offset` that the caller has not received.
-    lost:        Number of offsets of the range that are not in the log.
-    replica:     Broker to fetch from until `replica_until`, in place of the leader (KIP-392).
-    leader_until: Time until which the read uses only the leader, because its preferred replica did not send records.
-    is_redirected: Whether the leader named a preferred replica even then.
-    corruption:  Error that ended the fetches, because a header cannot be read and the next batch is unknown.
-    """
-
-    range: OffsetRange
-    topic_id: UUID | None
-    fetch_bytes: int
-    is_id_certain: bool
-    topic_partition: TopicPartition = field(init=False)
-    end: int = field(init=False)
-    fetch_offset: int = field(init=False)
-    next_offset: int = field(init=False)
-    last_epoch: int = field(init=False)
-    undelivered: int | None = None
-    lost: int = 0
-    is_end_checked: bool = False
-    attempt: int = 0
-    deadline: float = 0.0
-    unknown_since: float | None = None
-    is_empty_once: bool = False
-    must_pause: bool = False
-    replica: int | None = None
-    replica_until: float = 0.0
-    leader_until: float = 0.0
-    is_redirected: bool = False
-    last_error: KcodecError | None = None
-    corruption: DecodeError | None = None
-
-    def __post_init__(self) -> None:
-        self.topic_partition = self.range.topic_partition
-        self.fetch_offset = self.next_offset = self.range.start
-        self.end = self.range.end
-        self.last_epoch = self.range.leader_epoch
-
-    @property
-    def delivered_offset(self) -> int:
-        """The offset at which another read continues without a gap."""
-        return self.next_offset if self.undelivered is None else self.undelivered
-
-    @property
-    def read_range(self) -> ReadRange:
-        """Return the progress in the form of read_topic."""
-        return ReadRange(self.range.start, self.range.end, self.delivered_offset)
-
-    @property
-    def progress(self) -> RangeProgress:
-        """Return the progress in the form of read_ranges."""
-        return RangeProgress(self.range, self.delivered_offset, self.lost)
 
 
 class BoundedRead:
@@ -204,7 +104,11 @@ class BoundedRead:
         size = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
         self.partitions = [
             PartitionRead(
-                each, each.topic_id or cluster.topic_id(each.topic), size, each.topic_id is not None or not on_missing
+                each,
+                PreferredReplica(cluster, settings, each.topic_partition),
+                each.topic_id or cluster.topic_id(each.topic),
+                size,
+                each.topic_id is not None or not on_missing,
             )
             for each in ranges
         ]
@@ -213,10 +117,7 @@ class BoundedRead:
         self._responses: deque[FetchedResponse] = deque()
         self._arrived = Signal()
         self._error: BaseException | None = None
-        self._held = 0
-        #: Size that a response has declared that was larger than the requested size; 0 if there was none. See SHRINK.
-        self._large = 0
-        self._line: deque[tuple[int, Signal]] = deque()
+        self._space = ResponseSpace(settings.fetch_ahead_max_bytes)
         self._tasks: list[Task[None]] = []
 
     # For the public API
@@ -256,7 +157,7 @@ class BoundedRead:
                 return None
             yield from wait(self._arrived)
         response = self._responses.popleft()
-        self._give_space(response.size)
+        self._space.give(response.size)
         return response
 
     def _check_corruption(self) -> None:
@@ -265,26 +166,6 @@ class BoundedRead:
             if partition.corruption is not None:
                 raise partition.corruption
 
-    # Space for responses
-
-    def _take_space(self, size: int) -> Flow[None]:
-        if not self._line and self._fits(size):
-            self._held += size
-            return
-        turn = Signal()
-        self._line.append((size, turn))
-        yield from wait(turn)  # `_give_space` has reserved it
-
-    def _give_space(self, size: int) -> None:
-        self._held -= size
-        while self._line and self._fits(self._line[0][0]):
-            requested, turn = self._line.popleft()
-            self._held += requested
-            turn.set()
-
-    def _fits(self, size: int) -> bool:
-        return not self._held or self._held + size <= self.settings.fetch_ahead_max_bytes
-
     # One partition
 
     def _read(self, partition: PartitionRead) -> Flow[None]:
@@ -292,9 +173,9 @@ class BoundedRead:
             self._progressed(partition)
             while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
                 self.cluster.add_topics([partition.range.topic])
-                size = max(partition.fetch_bytes, self._large)
+                size = max(partition.fetch_bytes, self._space.large)
                 waiting_since = self.cluster.clock()
-                yield from self._take_space(size)
+                yield from self._space.take(size)
                 # While this partition waits for its turn, its time limit does not run, because the caller may be slow
                 # to take records.
                 partition.deadline += self.cluster.clock() - waiting_since
@@ -305,7 +186,7 @@ class BoundedRead:
                     self._responses.append(response)
                     self._arrived.set()
                     continue
-                self._give_space(size)
+                self._space.give(size)
                 if partition.must_pause:
                     yield from self._pause(partition)
         except Exception as error:  # noqa: BLE001  raised to the caller after the records before it
@@ -325,7 +206,8 @@ class BoundedRead:
         if not self._check_topic(partition):
             return None
         leader = self.cluster.leader(topic, number), self.cluster.leader_epoch(topic, number)
-        node = self._replica_of(partition)
+        preferred = partition.preferred
+        node = preferred.look()
         node = leader[0] if node is None else node
         if node is None:
             self.cluster.request_update(f"{partition.topic_partition} has no known leader")
@@ -349,13 +231,13 @@ class BoundedRead:
                 partition.last_error = error
             cause = error.__cause__
             if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
-                partition.must_pause = self._large > 0  # the size may grow each time
-                self._large = max(self._large, cause.claimed)
+                partition.must_pause = self._space.large > 0  # the size may grow each time
+                self._space.large = max(self._space.large, cause.claimed)
                 return None
-            if partition.replica is None:
+            if preferred.node is None:
                 self.cluster.forget_leader(topic, number)
             else:
-                self._leave_replica(partition, "did not respond to a Fetch")
+                preferred.leave("did not respond to a Fetch")
             return None
         found = _of_partition(reply.message, number)
         code = reply.message.error_code or (found.error_code if found is not None else 0)
@@ -364,21 +246,21 @@ class BoundedRead:
             return None
         if found is None:  # a throttled response has no partitions (KIP-219); the connection waits by itself
             return None
-        if found.diverging_epoch.end_offset >= 0 and partition.replica is not None:
-            self._leave_replica(partition)  # the leader's log decides
+        if found.diverging_epoch.end_offset >= 0 and preferred.node is not None:
+            preferred.leave()  # the leader's log decides
             return None
         if found.diverging_epoch.end_offset >= 0:
             self._diverged(partition, found.diverging_epoch)
             return None
         if not found.records and found.preferred_read_replica >= 0:
-            self._prefer(partition, found.preferred_read_replica)
+            partition.must_pause = preferred.prefer(found.preferred_read_replica)
             return None
-        if not found.records and partition.replica is not None:
+        if not found.records and preferred.node is not None:
             # The high watermark of a replica and the start of its local log are not those of the leader.
-            self._leave_replica(partition)
+            preferred.leave()
             partition.must_pause = False
             return None
-        is_short = found.high_watermark < partition.end and partition.replica is None
+        is_short = found.high_watermark < partition.end and preferred.node is None
         if self.on_missing and is_short and not partition.is_end_checked:
             # A leader that has just been elected may not know its high watermark yet: ListOffsets waits for it.
             yield from self._check_bounds(partition)
@@ -390,8 +272,8 @@ class BoundedRead:
 
     def _highest_version(self, partition: PartitionRead) -> int:
         """Return the highest version of Fetch to use."""
-        if partition.is_redirected and self.cluster.clock() < partition.leader_until:
-            return LAST_VERSION_OF_LEADERS
+        if partition.preferred.is_redirected and partition.preferred.is_avoided:
+            return LAST_VERSION_OF_LEADERS  # brokers do not call a replica selector for it
         return LAST_VERSION_BY_NAME if self.cluster.topic_id(partition.range.topic) is None else 32767
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
@@ -411,15 +293,13 @@ class BoundedRead:
             max_bytes=partition.fetch_bytes,
             isolation_level=int(self.settings.isolation_level),
             topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[requested])],
-            rack_id="" if self.cluster.clock() < partition.leader_until else self.settings.client_rack,
+            rack_id="" if partition.preferred.is_avoided else self.settings.client_rack,
         )
 
     def _received(self, partition: PartitionRead, found: Any) -> FetchedResponse | None:
         data = memoryview(found.records)
         self.bytes_fetched += data.nbytes
-        if self._large:  # large batches may be rare, so reserve a little less, but no less than this response had
-            self._large = max(self._large - max(self._large // SHRINK, 1), data.nbytes)
-            self._large = 0 if self._large <= partition.fetch_bytes else self._large
+        self._space.shrink(data.nbytes, partition.fetch_bytes)
         partition.is_empty_once = False
         partition.is_id_certain = True
         offset, epoch, corruption = behind(data)
@@ -500,61 +380,16 @@ class BoundedRead:
             return None
         return listed[where].offset
 
-    # Preferred replicas
-
-    def _replica_of(self, partition: PartitionRead) -> int | None:
-        """Return the replica to fetch from, or None for the leader."""
-        if partition.replica is None:
-            return None
-        if self.cluster.clock() >= partition.replica_until:
-            partition.replica = None  # the leader is requested again, and may name another replica
-        elif not self._is_online(partition, partition.replica):
-            self._leave_replica(partition, "is offline")
-        return partition.replica
-
-    def _is_online(self, partition: PartitionRead, node: int) -> bool:
-        known = self.cluster.partition(partition.topic_partition)
-        return node in self.cluster.brokers and (known is None or node not in known.offline_replicas)
-
-    def _prefer(self, partition: PartitionRead, replica: int) -> None:
-        """Handle a response without records that names a preferred replica: continue with that replica, or with the
-        leader if the replica is offline."""
-        if self.cluster.clock() < partition.leader_until:
-            # Without a rack, only a custom replica selector names a replica. Old versions of Fetch do not call it.
-            partition.must_pause = partition.is_redirected
-            partition.is_redirected = True
-            return
-        partition.must_pause = False
-        if partition.replica is not None:
-            self._leave_replica(partition, "named another replica")
-        elif not self._is_online(partition, replica):
-            self._leave_replica(partition, "is offline")
-        else:
-            partition.replica = replica
-            partition.replica_until = self._replica_deadline()
-
-    def _leave_replica(self, partition: PartitionRead, failure: str = "") -> None:
-        """Fetch from the leader for a while, without its preferred replica. A failure of the replica may mean that the
-        metadata is outdated."""
-        partition.replica = None
-        partition.leader_until = self._replica_deadline()
-        partition.is_redirected = False
-        if failure:
-            self.cluster.request_update(f"{partition.topic_partition}: the preferred replica {failure}")
-
-    def _replica_deadline(self) -> float:
-        return self.cluster.clock() + max(self.settings.metadata_max_age, SHORTEST_REPLICA_SECONDS)
-
     # What goes wrong
 
     def _refused(self, partition: PartitionRead, code: int, message: Any, found: Any) -> Flow[None]:
         topic, number = partition.topic_partition
         doing = f"Fetch of {partition.topic_partition} at offset {partition.fetch_offset}"
         error = broker_error(code, doing, resource=partition.topic_partition)
-        if partition.replica is not None:
+        if partition.preferred.node is not None:
             partition.last_error = error
             partition.must_pause = False
-            self._leave_replica(partition, f"responded with {error.name}")
+            partition.preferred.leave(f"responded with {error.name}")
             return
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if not self.on_missing:

@@ -8,7 +8,7 @@ from kcodec._fast import Counts, DecodedRecords, RecordBatch
 from kcodec.constants import ControlType
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
-from kcodec.reading.bounded_read import FetchedResponse
+from kcodec.reading.partition_read import FetchedResponse
 
 
 class RangeDecoder:
