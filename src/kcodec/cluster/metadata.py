@@ -89,6 +89,7 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
+        self.failures = 0  # Metadata requests without a response
         self.needs_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self._waiting_for_all = 0  # calls of refresh_all
@@ -233,8 +234,9 @@ class Cluster:
             else:
                 unknown_since = None
             self.request_update(f"topic {topic} is missing")
+            failures = self.failures
             yield from wait(self.changed, left)
-            if isinstance(self.last_error, AuthenticationError):
+            if self.failures != failures and isinstance(self.last_error, AuthenticationError):
                 raise self.last_error
 
     def _unknown(self, topic: str) -> BrokerError:
@@ -271,8 +273,9 @@ class Cluster:
             left = deadline - self.clock()
             if left <= 0:
                 raise self._late("no metadata", None, timeout)
+            failures = self.failures
             yield from wait(self.changed, left)
-            if self.updates == before and isinstance(self.last_error, AuthenticationError | UnsupportedError):
+            if self.failures != failures and isinstance(self.last_error, AuthenticationError | UnsupportedError):
                 raise self.last_error
 
     def refresh_all(self, timeout: float) -> Flow[None]:
@@ -351,6 +354,7 @@ class Cluster:
             reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
         except KcodecError as error:  # all other flows wait for this one, so it continues after each
             self.last_error = error
+            self.failures += 1
             log.info("Metadata failed: %s", error)
             self.changed.set()
             return

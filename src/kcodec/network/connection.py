@@ -98,6 +98,10 @@ class ConnectionOwner(ABC):
     ) -> None:
         """Handle the end of a connection. Without `is_failure`, it was closed because it was no longer needed."""
 
+    @abstractmethod
+    def call_error(self, connection: Connection, error: BaseException) -> BaseException:
+        """Return the error of the calls that a connection has not sent when it ends with `error`."""
+
     @property
     @abstractmethod
     def cluster_id(self) -> str | None:
@@ -450,8 +454,9 @@ class Connection:
         for pending in in_flight:
             self._count_failed(pending)
             pending.finish(None, _as_sent(error))
+        unsent = self.network.call_error(self, error)
         for pending in waiting:
-            pending.finish(None, error)
+            pending.finish(None, unsent)
 
     # Bytes
 
@@ -500,7 +505,7 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(_because(error, f"{self.name}: {error}"))  # for example a limit: the caller can request less
+            self.close(failed_because(error, f"{self.name}: {error}"))  # for example a limit: the caller can request less
 
     def _response_limit(self, behind: int) -> int | None:
         """Return the maximum size of the response to the request at this position; responses arrive in order."""
@@ -598,7 +603,7 @@ class Connection:
             error = task.error
             is_named = isinstance(error, KcodecError)
             if not isinstance(error, TransportError | UnsupportedError):
-                error = _because(error, str(error) if is_named else f"{self.name}: {error}")
+                error = failed_because(error, str(error) if is_named else f"{self.name}: {error}")
             self.close(error)
             return
         self.is_ready = True
@@ -656,10 +661,11 @@ def _as_sent(error: BaseException) -> BaseException:
     """Return the failure for a request whose bytes may have arrived. If the renewal of a login was rejected, this is a
     TransportError, because an AuthenticationError would mean that nothing was sent. A retry of the request then gets
     the AuthenticationError."""
-    return _because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
+    return failed_because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
 
 
-def _because(cause: BaseException | None, reason: str, *, possibly_sent: bool = False) -> TransportError:
+def failed_because(cause: BaseException | None, reason: str, *, possibly_sent: bool = False) -> TransportError:
+    """Return the error of a failed connection."""
     error = TransportError(reason, possibly_sent=possibly_sent)
     error.__cause__ = cause
     return error

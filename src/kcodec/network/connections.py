@@ -3,18 +3,24 @@
 
 A call waits for its connection and fails with it: after a failed attempt to connect, all waiting calls fail, and the
 next attempt begins when the backoff of that broker is over. Flows decide whether to retry a call.
+
+A refused login ends a call with an AuthenticationError, which flows do not retry, so that a program with a wrong
+password fails at once. After the first accepted login, the cause of a refusal is more often one that passes: a broker
+that does not have new credentials yet, or a server for tokens or passwords that is away. The refusal then counts as a
+failed connection, until a broker has refused every login for `login_patience` seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
-from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport
+from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport, failed_because
 from kcodec.network.metrics import Gauge
 from kcodec.network.options import ClientConfig
 from kcodec.quantities import seconds_text
@@ -59,15 +65,17 @@ class Opener(Protocol):
 
 
 class _Backoff:
-    """The number of consecutive failed attempts to connect to a broker, the last error, and the time of the next
-    attempt."""
+    """The number of consecutive failed attempts to connect to a broker, the last error, the time of the next attempt,
+    and the times of the first and the last refused login."""
 
-    __slots__ = ("attempts", "cause", "not_before")
+    __slots__ = ("attempts", "cause", "not_before", "refused_at", "refused_since")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.cause: BaseException | None = None
         self.not_before = 0.0
+        self.refused_since: float | None = None
+        self.refused_at: float | None = None
 
 
 class Network(ConnectionOwner):
@@ -75,6 +83,9 @@ class Network(ConnectionOwner):
 
     clock:  Returns monotonic seconds.
     random: Random numbers for jitter and random choices.
+
+    login_patience: Time in seconds for which refused logins at a broker count as failed connections.
+    was_accepted:   Whether a connection has become ready, so that the credentials were right at that time.
     """
 
     def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
@@ -86,6 +97,12 @@ class Network(ConnectionOwner):
         self._connections: dict[tuple[int, str], Connection] = {}
         self._retired: list[Connection] = []
         self._backoffs: dict[int, _Backoff] = {}
+        self.login_patience = options.default_api_timeout_ms / 1000
+        self.was_accepted = False
+
+    def retry_all_logins(self) -> None:
+        """Let all refused logins count as failed connections, including the first ones."""
+        self.was_accepted, self.login_patience = True, math.inf
 
     def wire(self, scheduler: Scheduler, directory: Directory, opener: Opener) -> None:
         """Connect the components with each other, before the first call."""
@@ -200,6 +217,7 @@ class Network(ConnectionOwner):
     def connection_ready(self, connection: Connection) -> None:
         """Handle the end of the negotiation."""
         self._backoffs.pop(connection.node_id, None)
+        self.was_accepted = True
         self.metrics.count("connection.opened", node=connection.node_id)
         if connection.versions is not None:
             self.directory.note_versions(connection.node_id, connection.versions)
@@ -226,7 +244,22 @@ class Network(ConnectionOwner):
         backoff.not_before = self.clock() + seconds
         backoff.attempts += 1
         backoff.cause = error
+        if isinstance(error, AuthenticationError):
+            now, before = self.clock(), backoff.refused_at
+            if before is None or now - before > self.login_patience:  # there was no attempt for a long time
+                backoff.refused_since = now
+            backoff.refused_at = now
+            self.metrics.count("connection.refused", node=connection.node_id)
         self.metrics.count("connection.failed", node=connection.node_id)
+
+    def call_error(self, connection: Connection, error: BaseException) -> BaseException:
+        """As in ConnectionOwner. See the module."""
+        backoff = self._backoffs.get(connection.node_id)
+        since = None if backoff is None else backoff.refused_since
+        if not isinstance(error, AuthenticationError) or not self.was_accepted or since is None:
+            return error
+        is_lasting = self.clock() - since >= self.login_patience
+        return error if is_lasting else failed_because(error, error.reason)
 
     @property
     def cluster_id(self) -> str | None:
