@@ -80,6 +80,7 @@ class ConnectionOwner(ABC):
 
     def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         self.options = options
+        self.security = options.security.for_client()
         self.clock = clock
         self.random = random
         self.metrics = options.metrics
@@ -366,14 +367,14 @@ class Connection:
             transport.close()
             return
         self._transport = transport
-        context = self.network.options.security.tls_context()
+        context = self.network.security.tls_context()
         if context is None:
             self._negotiate()
             return
         from kcodec.network.tls_layer import TlsLayer  # which the client has imported, as it uses TLS
 
         try:
-            self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
+            self._tls = TlsLayer(context, self.network.security.server_hostname(self.address.host))
         except (ValueError, TypeError) as error:  # an invalid name for TLS, for example an empty one
             self.close(AuthenticationError(f"TLS with {self.name}: {error}"))
             return
@@ -429,7 +430,7 @@ class Connection:
             return ""
         if not self.is_ready and self._tls is None:
             return " (if this listener requires TLS, set security_protocol to SSL or SASL_SSL)"
-        if self.is_ready and not self.network.options.security.mechanism_name:
+        if self.is_ready and not self.network.security.mechanism_name:
             return " (if this listener requires SASL, set security_protocol to SASL_PLAINTEXT or SASL_SSL)"
         return ""
 
@@ -468,7 +469,7 @@ class Connection:
             plain = tls.receive(data)
         except tls.error_type as error:
             self._flush_tls()
-            self.close(self.network.options.security.tls_error(error, self.name))
+            self.close(self.network.security.tls_error(error, self.name))
             return
         self._flush_tls()
         if tls.is_established and not was_established:
@@ -575,7 +576,7 @@ class Connection:
         if self.setup_deadline is not None and not self._is_renewing:
             # Ending before the setup does, a login reports its own cause, such as a Kerberos server that is silent.
             timeout = min(timeout, LOGIN_SHARE * max(self.setup_deadline - network.clock(), 0.0))
-        flow = network.options.security.authenticate(self.address.host, network.clock, timeout)
+        flow = network.security.authenticate(self.address.host, network.clock, timeout)
         if flow is None:
             return
         started = network.clock()
