@@ -302,7 +302,7 @@ class Cluster:
                 self._is_update_requested = not isinstance(self.last_error, AuthenticationError)
                 if not self._is_update_requested:  # the same password fails again, and may lock the account
                     yield from wait(self._update_requested, self.times.metadata_max_age)
-                if attempt >= max(len(self.brokers), 1):
+                if attempt >= max(len(self.brokers), 1) and not _is_refused(self.last_error):
                     self._rebootstrap("no known broker responds")
                     attempt = 0
                 yield from sleep(self.times.backoff(attempt, self.random.random()))
@@ -520,6 +520,11 @@ class Cluster:
                         self.brokers[node_id] = Broker(node_id, coordinator.host, coordinator.port, rack)
             missing = missing[len(requested) :]
         return errors
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether a broker was reached, but refused the login."""
+    return isinstance(error, AuthenticationError) or isinstance(getattr(error, "__cause__", None), AuthenticationError)
 
 
 def _is_passing(error: KcodecError) -> bool:

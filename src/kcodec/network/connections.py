@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kcodec.client")
 FIRST_BOOTSTRAP_NODE = -2
+#: After this time without an attempt, at least, a refused login is the first one of an outage.
+IDLE_SECONDS = 10.0
 
 
 class Directory(Protocol):
@@ -66,16 +68,15 @@ class Opener(Protocol):
 
 class _Backoff:
     """The number of consecutive failed attempts to connect to a broker, the last error, the time of the next attempt,
-    and the times of the first and the last refused login."""
+    and the time since which logins are refused."""
 
-    __slots__ = ("attempts", "cause", "not_before", "refused_at", "refused_since")
+    __slots__ = ("attempts", "cause", "not_before", "refused_since")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.cause: BaseException | None = None
         self.not_before = 0.0
         self.refused_since: float | None = None
-        self.refused_at: float | None = None
 
 
 class Network(ConnectionOwner):
@@ -240,15 +241,15 @@ class Network(ConnectionOwner):
 
     def _note_failure(self, connection: Connection, error: BaseException) -> None:
         backoff = self._backoffs.setdefault(connection.node_id, _Backoff())
+        idle_since = backoff.not_before
         seconds = self.options.reconnect_backoff(backoff.attempts, self.random.random())
         backoff.not_before = self.clock() + seconds
         backoff.attempts += 1
         backoff.cause = error
         if isinstance(error, AuthenticationError):
-            now, before = self.clock(), backoff.refused_at
-            if before is None or now - before > self.login_patience:  # there was no attempt for a long time
-                backoff.refused_since = now
-            backoff.refused_at = now
+            now = self.clock()
+            if backoff.refused_since is None or now - idle_since > max(self.login_patience, IDLE_SECONDS):
+                backoff.refused_since = now  # for the first time, or after a long time without an attempt
             self.metrics.count("connection.refused", node=connection.node_id)
         self.metrics.count("connection.failed", node=connection.node_id)
 
