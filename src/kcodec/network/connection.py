@@ -506,7 +506,8 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(failed_because(error, f"{self.name}: {error}"))  # for example a limit: the caller can request less
+            # For example a limit: the caller can request less.
+            self.close(failed_because(error, f"{self.name}: {error}"))
 
     def _response_limit(self, behind: int) -> int | None:
         """Return the maximum size of the response to the request at this position; responses arrive in order."""

@@ -60,8 +60,9 @@ class Security:
     def from_options(cls, options: Mapping[str, object]) -> Security:
         """Return the Security for the options of SECURITY_OPTIONS (see docs/security.md). Other options are ignored.
 
-        Files are read here. The files of TLS are read again for a new connection if they have changed. Raise ValueError for an invalid option or one without effect (such as a password
-        without SASL), TypeError for a wrong type. Neither shows a secret.
+        Files are read here. Those of TLS are read again for a new connection if they have changed. Raise ValueError for
+        an invalid option or one without effect (such as a password without SASL), TypeError for a wrong type. Neither
+        shows a secret.
         """
         protocol = options.get("security_protocol")
         if protocol is None:
@@ -97,8 +98,8 @@ class Security:
         raise TypeError("Security holds secrets and cannot be pickled: create it from options where it is needed")
 
     def for_client(self) -> Security:
-        """Return a Security for one client. It keeps the tokens and tickets of this client, because the flows of another
-        client run in another thread or event loop. `change_credentials` of one of them applies to all."""
+        """Return a Security for one client. It keeps the tokens and tickets of this client, because the flows of
+        another client run in another thread or event loop. `change_credentials` of one of them applies to all."""
         found = Security(self.protocol, self._tls, None, self.mechanism_name)
         found._credentials = self._credentials
         return found
