@@ -478,6 +478,9 @@ class UnknownOutcomeError(TransportError):
 
 
 class AuthenticationError(TransportError):
-    """TLS or SASL: one side does not trust the other. Trying again with the same credentials does not help."""
+    """TLS or SASL: one side does not trust the other. Trying again with the same credentials usually does not help.
+
+    A client whose login was accepted before retries a refused login for some time, as docs/security.md describes.
+    """
 
     remedy = "stop"

@@ -444,3 +444,58 @@ def test_an_event_wakes_all_threads_that_wait() -> None:
     for thread in threads:
         thread.join(10)
     assert time.monotonic() - began < 10 and not events._waiting._locks
+
+
+def test_refused_logins_are_retried_and_reported_to_error_cb() -> None:
+    """As librdkafka does, from the first login on, until message.timeout.ms. The records had failed at once."""
+    reported: list[Any] = []
+    delivered: list[Any] = []
+    with Broker(sasl_mechanisms=["PLAIN"], users={"alice": "new", "kcodec": "x"}) as broker:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "old",
+            "error_cb": reported.append,
+        }
+        producer = Producer(settings)
+        consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["orders"])
+        producer.produce("orders", b"x", on_delivery=lambda error, message: delivered.append(error))
+        end = time.monotonic() + SECONDS
+        while [one.code() for one in reported].count(KafkaError._AUTHENTICATION) < 2:
+            assert time.monotonic() < end
+            producer.poll(0.05)
+            message = consumer.poll(0.05)
+            assert message is None
+        assert not delivered
+        producer.set_sasl_credentials("alice", "new")
+        consumer.set_sasl_credentials("alice", "new")
+        assert producer.flush(SECONDS) == 0 and delivered == [None]
+        read: list[Any] = []
+        while not read:
+            assert time.monotonic() < end
+            read += consumer.consume(1, 0.1)
+        assert read[0].error() is None and read[0].value() == b"x"
+        consumer.close()
+        producer.close()
+
+
+def test_a_record_of_a_refused_producer_times_out() -> None:
+    reports: list[Any] = []
+    with Broker(sasl_mechanisms=["PLAIN"], users={"alice": "new", "kcodec": "x"}) as broker:
+        settings = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "old",
+            "message.timeout.ms": 1500,
+        }
+        with Producer(settings) as producer:
+            producer.produce("orders", b"x", on_delivery=lambda error, message: reports.append(error))
+            assert producer.flush(SECONDS) == 0
+    (error,) = reports
+    assert error.code() == KafkaError._MSG_TIMED_OUT
+    assert "Invalid username or password" in error.str()

@@ -220,6 +220,26 @@ def test_a_refused_login_is_reported_and_not_repeated() -> None:
     assert world.asked == []
 
 
+def test_a_member_begins_again_after_a_refused_login() -> None:
+    """It ended with the first refused login, until the next subscribe."""
+    world = GroupWorld()
+    member, application = make_member(world)
+    world.set_target(orders(0))
+    world.plan("FindCoordinator", AuthenticationError("wrong password"))
+    member.subscribe(["orders"])
+    world.pass_time(5.0)
+    assert isinstance(unnarrowed(member.error), AuthenticationError)
+    member.retry_login()
+    world.pass_time(5.0)
+    assert unnarrowed(member.error) is None and application.owned == named(orders(0))
+    world.plan(HEARTBEAT, AuthenticationError("wrong password"))
+    world.pass_time(10.0)
+    assert isinstance(unnarrowed(member.error), AuthenticationError) and not application.owned
+    member.retry_login()
+    world.pass_time(5.0)
+    assert unnarrowed(member.error) is None and application.owned == named(orders(0))
+
+
 @pytest.mark.parametrize("epoch", [0, -1, -2, -(2**31)])
 def test_an_answer_without_an_epoch_is_none(epoch: int) -> None:
     def garbled(answer: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,12 +13,13 @@ from kcodec.broker import Broker
 from kcodec.client import Producer
 from kcodec.client.flows import run_in_background
 from kcodec.errors import AuthenticationError, BrokerError, DeliveryErrors, DeliveryTimeoutError, TransportError
-from kcodec.flow import Flow, sleep
+from kcodec.flow import Call, Done, Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.identity import IdempotentProducerId
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage
+from kcodec.protocol.messages.transactions import InitProducerIdRequest
 
 
 def test_what_is_not_acknowledged_in_time_fails_by_its_deadline() -> None:
@@ -421,3 +423,39 @@ def test_what_a_restarted_broker_lost_gets_a_new_epoch() -> None:
     assert [delivery.error for delivery in deliveries] == [None] * 5
     assert log.values == [b"first", *values(5)]
     assert [epoch for _, _, epoch, _ in log.records] == [0] + [1] * 5
+
+
+class RefusingCluster(ScriptedCluster):
+    """A cluster that refuses the logins for InitProducerId while `is_refusing`."""
+
+    is_refusing = True
+    refused = 0
+
+    def start_call(self, call: Call, done: Done) -> Any:
+        if self.is_refusing and isinstance(call.request, InitProducerIdRequest):
+            self.refused += 1
+            error = AuthenticationError("wrong password")
+            self.scheduler.call_soon(lambda: done(None, error))
+            return lambda: None
+        return super().start_call(call, done)
+
+
+def test_a_refused_login_fails_the_records_that_wait_and_no_others() -> None:
+    """It ended an idempotent producer for good. A login is repeated only for a record."""
+    world = RefusingCluster()
+    (log,) = world.create_topic("orders")
+    rig = Rig(world)
+    for count in range(1, 4):
+        failed = rig.send("orders", b"x", partition=0)
+        world.run(5.0)
+        assert isinstance(failed.error, AuthenticationError)
+        assert count <= world.refused <= count + 1
+    attempts = world.refused
+    world.run(60.0)
+    assert world.refused == attempts
+    world.is_refusing = False
+    kept = [rig.send("orders", b"%d" % number, partition=0) for number in range(3)]
+    rig.flush()
+    assert [one.error for one in kept] == [None] * 3
+    assert log.values == [b"0", b"1", b"2"]
+    assert log.records[0][2:] == (0, 0), "the first record has the first number"

@@ -149,6 +149,15 @@ def credentials_of(keytab: Path) -> Any:
     return Security.from_options(options)._mechanism._credentials  # type: ignore[union-attr]
 
 
+def test_a_request_of_one_client_does_not_delay_another(keytab: Path) -> None:
+    """The second client waited for a signal of the first client's thread."""
+    first = credentials_of(keytab)
+    first._is_requesting = True
+    second = first.for_client()
+    assert not second._is_requesting and second._has_ended is not first._has_ended
+    assert second._store == first._store
+
+
 def test_clients_share_the_tickets_of_a_keytab_until_they_expire(
     kafka: ApacheKafka, kerberos: KerberosServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kcodec.errors import AuthenticationError
+from kcodec.errors import AuthenticationError, TransportError
 from kcodec.security.aws_msk_iam import (
     AwsCredentials,
     aws_msk_iam,
@@ -150,8 +150,9 @@ def test_credentials_of_another_shape_are_refused_unshown(given: Any) -> None:
 
 
 def test_a_provider_that_fails_is_named() -> None:
-    with pytest.raises(AuthenticationError, match=r"sasl_aws_credentials_provider raised ZeroDivisionError$"):
+    with pytest.raises(TransportError, match=r"sasl_aws_credentials_provider raised ZeroDivisionError$") as failed:
         provider_of(lambda: 1 // 0)()
+    assert type(failed.value) is TransportError and isinstance(failed.value.__cause__, ZeroDivisionError)
 
 
 def test_without_credentials_the_error_says_where_they_may_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

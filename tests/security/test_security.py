@@ -209,3 +209,13 @@ def test_who_secures_nothing_loads_nothing_for_it() -> None:
     loaded = set(ast.literal_eval(done.stdout))
     assert "kcodec.security.options" in loaded
     assert not loaded & {"ssl", "urllib.request", "http.client", "kcodec.security.mechanisms"}
+
+
+def test_new_credentials_apply_to_all_clients_of_a_security() -> None:
+    shared = secure(**PLAIN)
+    clients = [shared.for_client(), shared.for_client()]
+    clients[0].change_credentials({"security_protocol": "SASL_SSL", **PLAIN, "sasl_plain_username": "bob"})
+    for each in (shared, *clients):
+        each.authenticate("localhost", lambda: 0.0)
+        assert repr(each) == "<Security SASL_SSL PLAIN user 'bob'>"
+        assert each._mechanism is not None and each._mechanism.principal == "user 'bob'"

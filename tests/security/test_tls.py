@@ -292,3 +292,50 @@ def test_certificates_for_brokers_pass_python_s_strict_rules(tmp_path: Path) -> 
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
     server = Server(Certificate("broker", pair.certificate, pair.key, pair.certificate))
     assert talk(secure(ssl_context=context), server).is_established
+
+
+def replace(path: Path, other: Path) -> None:
+    """Replace a file, as a tool that renews certificates does."""
+    new = path.with_suffix(".new")
+    new.write_bytes(other.read_bytes())
+    new.replace(path)
+
+
+def test_renewed_files_are_used_for_the_next_connection(world: World, tmp_path: Path) -> None:
+    """They were read once, so a client could not connect any more after some months."""
+    cafile, certfile, keyfile = tmp_path / "ca.pem", tmp_path / "client.pem", tmp_path / "client.key"
+    cafile.write_bytes(world.authority.certificate.read_bytes())
+    certfile.write_bytes(world.client.certificate.read_bytes())
+    keyfile.write_bytes(world.client.key.read_bytes())
+    security = secure(ssl_cafile=cafile, ssl_certfile=certfile, ssl_keyfile=keyfile)
+    first = security.tls_context()
+    assert security.for_client().tls_context() is first, "unchanged files are not read again"
+    assert talk(security, Server(world.server, world.authority)).is_established
+    stranger = world.stranger.issue("server")
+    replace(cafile, world.stranger.certificate)
+    replace(certfile, world.stranger_client.certificate)
+    replace(keyfile, world.stranger_client.key)
+    second = security.tls_context()
+    assert second is not first and security.tls_context() is second
+    assert talk(security, Server(stranger, world.stranger)).is_established
+
+
+def test_unusable_renewed_files_leave_the_last_ones_in_use(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A certificate is replaced before its key, or a file is being written."""
+    certfile, keyfile = tmp_path / "client.pem", tmp_path / "client.key"
+    certfile.write_bytes(world.client.certificate.read_bytes())
+    keyfile.write_bytes(encrypt_key(world.client, PASSWORD).read_bytes())
+    security = secure(ssl_certfile=certfile, ssl_keyfile=keyfile, ssl_password=PASSWORD)
+    first = security.tls_context()
+    replace(certfile, world.revoked.certificate)
+    for _ in range(2):
+        assert security.tls_context() is first
+    assert caplog.text.count("the key does not belong to the certificate") == 1
+    certfile.unlink()
+    assert security.tls_context() is first
+    assert "cannot be read" in caplog.text and PASSWORD not in caplog.text
+    certfile.write_bytes(world.revoked.certificate.read_bytes())
+    replace(keyfile, encrypt_key(world.revoked, PASSWORD))
+    assert security.tls_context() is not first

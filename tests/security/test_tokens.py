@@ -15,6 +15,7 @@ from unsigned_jwt import jwt
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import Call, Done, Task
 from kcodec.network.scheduler import Scheduler
+from kcodec.security import Security
 from kcodec.security.oauthbearer import (
     FETCH_SECONDS,
     MAXIMUM_TOKEN_CHARACTERS,
@@ -171,12 +172,49 @@ def test_a_refusal_is_not_repeated_without_a_request() -> None:
     assert world.token(source) == "token-2"
 
 
-def test_a_fetch_that_raises_what_nothing_expects_is_reported_without_its_words() -> None:
+def test_a_fetch_that_raises_an_unexpected_error_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     source = TokenSource(Tokens(world, fails=[KeyError("hidden")]), "a test")
     task = world.get(source)
-    world.run()
-    assert str(task.error) == "a test raised KeyError"
+    world.run(1.0)
+    assert task.result == Secret("token-2")
+    assert "a test raised KeyError" in caplog.text and "hidden" not in caplog.text
+
+
+def test_a_provider_that_keeps_failing_is_the_cause_of_the_error() -> None:
+    """It was reported as a login that the broker refused."""
+
+    def provide() -> str:
+        raise KeyError("hidden")
+
+    world = World()
+    task = world.get(TokenSource(from_provider(provide), "sasl_oauth_token_provider"))
+    world.run(FETCH_SECONDS + 0.1)
+    assert type(task.error) is TransportError
+    assert str(task.error).endswith("last: sasl_oauth_token_provider raised KeyError")
+    assert task.error.__cause__ is not None
+    assert isinstance(task.error.__cause__.__cause__, KeyError)
+
+
+def test_clients_that_share_a_security_fetch_their_own_tokens() -> None:
+    """The second login waited for a signal that the thread of the first client set, until its timeout."""
+    worlds = World(), World()
+    given = iter(["token-1", "token-2"])
+    options = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": lambda: (next(given), 3600.0),
+    }
+    shared = Security.from_options(options)
+    found = []
+    for world in worlds:
+        security = shared.for_client()
+        security.authenticate("localhost", lambda: 0.0)
+        found.append(world.get(security._mechanism._tokens))  # type: ignore[union-attr]
+        world.scheduler.run_ready()  # the first fetch is under way when the second begins
+    for world in worlds:
+        world.run()
+    assert [task.result for task in found] == [Secret("token-1"), Secret("token-2")]
 
 
 def test_a_fetch_that_hangs_stops_no_other() -> None:
@@ -273,8 +311,9 @@ def test_errors_of_a_provider_keep_their_words_to_the_cause() -> None:
     with pytest.raises(TransientTokenError, match=r"raised ConnectionError$") as passing:
         from_provider(unreachable)()
     assert isinstance(passing.value.__cause__, ConnectionError)
-    with pytest.raises(AuthenticationError, match=r"raised KeyError$"):
+    with pytest.raises(TransientTokenError, match=r"raised KeyError$") as failed:
         from_provider(mistaken)()
+    assert isinstance(failed.value.__cause__, KeyError)
 
 
 def test_a_provider_must_be_callable() -> None:

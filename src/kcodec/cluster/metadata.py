@@ -89,6 +89,7 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
+        self.failures = 0  # Metadata requests without a response
         self.needs_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self._waiting_for_all = 0  # calls of refresh_all
@@ -233,8 +234,9 @@ class Cluster:
             else:
                 unknown_since = None
             self.request_update(f"topic {topic} is missing")
+            failures = self.failures
             yield from wait(self.changed, left)
-            if isinstance(self.last_error, AuthenticationError):
+            if self.failures != failures and isinstance(self.last_error, AuthenticationError):
                 raise self.last_error
 
     def _unknown(self, topic: str) -> BrokerError:
@@ -271,8 +273,9 @@ class Cluster:
             left = deadline - self.clock()
             if left <= 0:
                 raise self._late("no metadata", None, timeout)
+            failures = self.failures
             yield from wait(self.changed, left)
-            if self.updates == before and isinstance(self.last_error, AuthenticationError | UnsupportedError):
+            if self.failures != failures and isinstance(self.last_error, AuthenticationError | UnsupportedError):
                 raise self.last_error
 
     def refresh_all(self, timeout: float) -> Flow[None]:
@@ -299,7 +302,7 @@ class Cluster:
                 self._is_update_requested = not isinstance(self.last_error, AuthenticationError)
                 if not self._is_update_requested:  # the same password fails again, and may lock the account
                     yield from wait(self._update_requested, self.times.metadata_max_age)
-                if attempt >= max(len(self.brokers), 1):
+                if attempt >= max(len(self.brokers), 1) and not _is_refused(self.last_error):
                     self._rebootstrap("no known broker responds")
                     attempt = 0
                 yield from sleep(self.times.backoff(attempt, self.random.random()))
@@ -351,6 +354,7 @@ class Cluster:
             reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
         except KcodecError as error:  # all other flows wait for this one, so it continues after each
             self.last_error = error
+            self.failures += 1
             log.info("Metadata failed: %s", error)
             self.changed.set()
             return
@@ -516,6 +520,11 @@ class Cluster:
                         self.brokers[node_id] = Broker(node_id, coordinator.host, coordinator.port, rack)
             missing = missing[len(requested) :]
         return errors
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether a broker was reached, but refused the login."""
+    return isinstance(error, AuthenticationError) or isinstance(getattr(error, "__cause__", None), AuthenticationError)
 
 
 def _is_passing(error: KcodecError) -> bool:

@@ -153,7 +153,8 @@ class Observer:
         self._begun = time.monotonic()
         self._next_statistics = self._begun
         self._schedule_statistics()
-        self._last_error = -ERROR_SECONDS
+        #: The monotonic time of the last report of each code.
+        self._reported_at: dict[int, float] = {}
         self._counts: dict[str, int] = {}
         self._is_closed = False
         #: Number of failed connections since the last successful one, and number of addresses in bootstrap.servers.
@@ -175,33 +176,38 @@ class Observer:
             events.add(event)
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Update the counts. Report a failed connection."""
+        """Update the counts. Report a failed connection, and a refused login with its own code."""
         with self._lock:
             self._counts[name] = self._counts.get(name, 0) + value
             if name == "connection.opened":
                 self._failures = 0
+        if name == "connection.refused" and self._has_brokers:
+            text = f"broker {labels.get('node')}: the login was refused; see the log of kcodec"
+            if self._report(KafkaError._AUTHENTICATION, text):
+                self._reported_at[KafkaError._TRANSPORT] = time.monotonic()  # the failure of the same connection
         if name == "connection.failed" and self._has_brokers:
             self._report_failure(labels.get("node"))
 
     def _report_failure(self, node: object) -> None:
         """Report a failed connection. If connections to as many brokers as there are addresses have failed in
         succession, also report that all brokers are down."""
-        settings, now = self._settings_of(), time.monotonic()
         with self._lock:
             self._failures += 1
             are_down = self._failures == self._addresses
-        if settings is None or settings.error_cb is None:
-            return
-        found: list[KafkaError] = []
-        if now - self._last_error >= ERROR_SECONDS:
-            self._last_error = now
-            text = f"broker {node}: the connection failed; see the log of kcodec"
-            found.append(KafkaError(KafkaError._TRANSPORT, text))
+        self._report(KafkaError._TRANSPORT, f"broker {node}: the connection failed; see the log of kcodec")
         if are_down:
             text = f"{self._addresses}/{self._addresses} brokers are down"
-            found.append(KafkaError(KafkaError._ALL_BROKERS_DOWN, text))
-        for error in found:
-            self._add(partial(self._call_back, settings.error_cb, error))
+            self._report(KafkaError._ALL_BROKERS_DOWN, text, seconds=0.0)
+
+    def _report(self, code: int, text: str, seconds: float = ERROR_SECONDS) -> bool:
+        """Call error_cb, unless the last report with this code was less than `seconds` ago. Return whether it is
+        called."""
+        settings, now = self._settings_of(), time.monotonic()
+        if settings is None or settings.error_cb is None or now - self._reported_at.get(code, -ERROR_SECONDS) < seconds:
+            return False
+        self._reported_at[code] = now
+        self._add(partial(self._call_back, settings.error_cb, KafkaError(code, text)))
+        return True
 
     def _call_back(self, error_cb: Callable[[Any], Any], error: KafkaError) -> None:
         if not self._is_closed:

@@ -24,7 +24,13 @@ set_confluent_message(Message)
 
 
 class FeedingConsumer(KcodecConsumer):
-    """A consumer that returns the decoded records of a request, for the compiled `poll` of the facade."""
+    """A consumer that returns the decoded records of a request, for the compiled `poll` of the facade.
+
+    As librdkafka does, it retries every refused login, also the first ones."""
+
+    def _start(self) -> None:
+        self._client.network.retry_all_logins()
+        super()._start()
 
     def request(self, timeout: float) -> Delivery | None:
         """Return the records of the next request, or None if no records arrive in time. Raise the errors of `poll`. A

@@ -43,7 +43,13 @@ class _PurgedError(errors.TransportError):
 
 
 class ReportingProducer(KcodecProducer):
-    """A producer whose records report their outcome to the facade. Their deliveries are not used otherwise."""
+    """A producer whose records report their outcome to the facade. Their deliveries are not used otherwise.
+
+    As librdkafka does, it retries every refused login, also the first ones, until the records time out."""
+
+    def _start(self) -> None:
+        self._client.network.retry_all_logins()
+        super()._start()
 
     def report_to(self, reports: DeliveryEvents, send: Callable[..., Any], partitioner: object) -> None:
         """Make `reports` receive the outcome of the records that it appends."""

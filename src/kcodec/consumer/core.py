@@ -38,7 +38,7 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
 from kcodec.consumer.waiting_report import WaitingReport
-from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.integers import as_integer, shown
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
@@ -142,6 +142,8 @@ class ConsumerCore:
             membership=lambda: self.membership,
         )
         self.error: BaseException | None = None
+        #: The refused login of the member that the last call has raised.
+        self._refused_login: AuthenticationError | None = None
         self._metrics = metrics
         self._reported_records = 0
         self._reported_generation = -1
@@ -725,9 +727,16 @@ class ConsumerCore:
             raise TransportError("the consumer is closed")
 
     def raise_errors(self) -> None:
-        """Raise errors of the loop or the group."""
-        error = self.error or (self.membership.error if self.membership is not None else None)
+        """Raise errors of the loop or the group. A refused login is raised once. The next call lets the member begin
+        again, because the credentials may have been changed or created meanwhile."""
+        membership = self.membership
+        if self._refused_login is not None and membership is not None and membership.error is self._refused_login:
+            membership.retry_login()
+        self._refused_login = None
+        error = self.error or (membership.error if membership is not None else None)
         if error is not None:
+            if isinstance(error, AuthenticationError) and error is not self.error:
+                self._refused_login = error
             raise error.with_traceback(None)
 
     # Offsets
@@ -752,6 +761,8 @@ class ConsumerCore:
             state = self.assignment.state(name)
             if state.error is not None and not state.is_error_passing:
                 raise state.error.with_traceback(None)
+            if isinstance(state.error, AuthenticationError):
+                self.fetcher.buffer.raise_failed({name})  # the next call requests the position again
             if state.position is not None and state.awaiting is None:
                 return state.position
             left = deadline - self.clock()

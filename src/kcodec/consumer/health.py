@@ -350,7 +350,7 @@ def _distance(position: int | None, end: int) -> int | None:
 
 
 def _cause_of(error: BaseException | None, otherwise: StallCause) -> StallCause:
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, AuthenticationError) or isinstance(getattr(error, "__cause__", None), AuthenticationError):
         return StallCause.NOT_AUTHENTICATED
     if isinstance(error, AuthorizationError):
         return StallCause.NOT_AUTHORIZED

@@ -261,7 +261,8 @@ class Positions:
             self.causes[item] = error
             return False
         note_final(error)
-        self.assignment.fail(state, error)
+        # A login may succeed later, with other credentials: poll raises the error once for each attempt.
+        self.assignment.fail(state, error, is_passing=isinstance(error, AuthenticationError))
         return True
 
     def _forgive(self, errors: Mapping[TopicPartition, KcodecError]) -> None:

@@ -80,6 +80,7 @@ class ConnectionOwner(ABC):
 
     def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         self.options = options
+        self.security = options.security.for_client()
         self.clock = clock
         self.random = random
         self.metrics = options.metrics
@@ -97,6 +98,10 @@ class ConnectionOwner(ABC):
         self, connection: Connection, error: BaseException, *, was_ready: bool, is_failure: bool
     ) -> None:
         """Handle the end of a connection. Without `is_failure`, it was closed because it was no longer needed."""
+
+    @abstractmethod
+    def call_error(self, connection: Connection, error: BaseException) -> BaseException:
+        """Return the error of the calls that a connection has not sent when it ends with `error`."""
 
     @property
     @abstractmethod
@@ -362,14 +367,14 @@ class Connection:
             transport.close()
             return
         self._transport = transport
-        context = self.network.options.security.tls_context()
+        context = self.network.security.tls_context()
         if context is None:
             self._negotiate()
             return
         from kcodec.network.tls_layer import TlsLayer  # which the client has imported, as it uses TLS
 
         try:
-            self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
+            self._tls = TlsLayer(context, self.network.security.server_hostname(self.address.host))
         except (ValueError, TypeError) as error:  # an invalid name for TLS, for example an empty one
             self.close(AuthenticationError(f"TLS with {self.name}: {error}"))
             return
@@ -425,7 +430,7 @@ class Connection:
             return ""
         if not self.is_ready and self._tls is None:
             return " (if this listener requires TLS, set security_protocol to SSL or SASL_SSL)"
-        if self.is_ready and not self.network.options.security.mechanism_name:
+        if self.is_ready and not self.network.security.mechanism_name:
             return " (if this listener requires SASL, set security_protocol to SASL_PLAINTEXT or SASL_SSL)"
         return ""
 
@@ -450,8 +455,9 @@ class Connection:
         for pending in in_flight:
             self._count_failed(pending)
             pending.finish(None, _as_sent(error))
+        unsent = self.network.call_error(self, error)
         for pending in waiting:
-            pending.finish(None, error)
+            pending.finish(None, unsent)
 
     # Bytes
 
@@ -463,7 +469,7 @@ class Connection:
             plain = tls.receive(data)
         except tls.error_type as error:
             self._flush_tls()
-            self.close(self.network.options.security.tls_error(error, self.name))
+            self.close(self.network.security.tls_error(error, self.name))
             return
         self._flush_tls()
         if tls.is_established and not was_established:
@@ -500,7 +506,8 @@ class Connection:
                 if self.is_closed:
                     return
         except KcodecError as error:
-            self.close(_because(error, f"{self.name}: {error}"))  # for example a limit: the caller can request less
+            # For example a limit: the caller can request less.
+            self.close(failed_because(error, f"{self.name}: {error}"))
 
     def _response_limit(self, behind: int) -> int | None:
         """Return the maximum size of the response to the request at this position; responses arrive in order."""
@@ -570,7 +577,7 @@ class Connection:
         if self.setup_deadline is not None and not self._is_renewing:
             # Ending before the setup does, a login reports its own cause, such as a Kerberos server that is silent.
             timeout = min(timeout, LOGIN_SHARE * max(self.setup_deadline - network.clock(), 0.0))
-        flow = network.options.security.authenticate(self.address.host, network.clock, timeout)
+        flow = network.security.authenticate(self.address.host, network.clock, timeout)
         if flow is None:
             return
         started = network.clock()
@@ -598,7 +605,7 @@ class Connection:
             error = task.error
             is_named = isinstance(error, KcodecError)
             if not isinstance(error, TransportError | UnsupportedError):
-                error = _because(error, str(error) if is_named else f"{self.name}: {error}")
+                error = failed_because(error, str(error) if is_named else f"{self.name}: {error}")
             self.close(error)
             return
         self.is_ready = True
@@ -656,10 +663,11 @@ def _as_sent(error: BaseException) -> BaseException:
     """Return the failure for a request whose bytes may have arrived. If the renewal of a login was rejected, this is a
     TransportError, because an AuthenticationError would mean that nothing was sent. A retry of the request then gets
     the AuthenticationError."""
-    return _because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
+    return failed_because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
 
 
-def _because(cause: BaseException | None, reason: str, *, possibly_sent: bool = False) -> TransportError:
+def failed_because(cause: BaseException | None, reason: str, *, possibly_sent: bool = False) -> TransportError:
+    """Return the error of a failed connection."""
     error = TransportError(reason, possibly_sent=possibly_sent)
     error.__cause__ = cause
     return error

@@ -3,18 +3,24 @@
 
 A call waits for its connection and fails with it: after a failed attempt to connect, all waiting calls fail, and the
 next attempt begins when the backoff of that broker is over. Flows decide whether to retry a call.
+
+A refused login ends a call with an AuthenticationError, which flows do not retry, so that a program with a wrong
+password fails at once. After the first accepted login, the cause of a refusal is more often one that passes: a broker
+that does not have new credentials yet, or a server for tokens or passwords that is away. The refusal then counts as a
+failed connection, until a broker has refused every login for `login_patience` seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
-from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport
+from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport, failed_because
 from kcodec.network.metrics import Gauge
 from kcodec.network.options import ClientConfig
 from kcodec.quantities import seconds_text
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kcodec.client")
 FIRST_BOOTSTRAP_NODE = -2
+#: After this time without an attempt, at least, a refused login is the first one of an outage.
+IDLE_SECONDS = 10.0
 
 
 class Directory(Protocol):
@@ -59,15 +67,16 @@ class Opener(Protocol):
 
 
 class _Backoff:
-    """The number of consecutive failed attempts to connect to a broker, the last error, and the time of the next
-    attempt."""
+    """The number of consecutive failed attempts to connect to a broker, the last error, the time of the next attempt,
+    and the time since which logins are refused."""
 
-    __slots__ = ("attempts", "cause", "not_before")
+    __slots__ = ("attempts", "cause", "not_before", "refused_since")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.cause: BaseException | None = None
         self.not_before = 0.0
+        self.refused_since: float | None = None
 
 
 class Network(ConnectionOwner):
@@ -75,6 +84,9 @@ class Network(ConnectionOwner):
 
     clock:  Returns monotonic seconds.
     random: Random numbers for jitter and random choices.
+
+    login_patience: Time in seconds for which refused logins at a broker count as failed connections.
+    was_accepted:   Whether a connection has become ready, so that the credentials were right at that time.
     """
 
     def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
@@ -86,6 +98,12 @@ class Network(ConnectionOwner):
         self._connections: dict[tuple[int, str], Connection] = {}
         self._retired: list[Connection] = []
         self._backoffs: dict[int, _Backoff] = {}
+        self.login_patience = options.default_api_timeout_ms / 1000
+        self.was_accepted = False
+
+    def retry_all_logins(self) -> None:
+        """Let all refused logins count as failed connections, including the first ones."""
+        self.was_accepted, self.login_patience = True, math.inf
 
     def wire(self, scheduler: Scheduler, directory: Directory, opener: Opener) -> None:
         """Connect the components with each other, before the first call."""
@@ -200,6 +218,7 @@ class Network(ConnectionOwner):
     def connection_ready(self, connection: Connection) -> None:
         """Handle the end of the negotiation."""
         self._backoffs.pop(connection.node_id, None)
+        self.was_accepted = True
         self.metrics.count("connection.opened", node=connection.node_id)
         if connection.versions is not None:
             self.directory.note_versions(connection.node_id, connection.versions)
@@ -222,11 +241,26 @@ class Network(ConnectionOwner):
 
     def _note_failure(self, connection: Connection, error: BaseException) -> None:
         backoff = self._backoffs.setdefault(connection.node_id, _Backoff())
+        idle_since = backoff.not_before
         seconds = self.options.reconnect_backoff(backoff.attempts, self.random.random())
         backoff.not_before = self.clock() + seconds
         backoff.attempts += 1
         backoff.cause = error
+        if isinstance(error, AuthenticationError):
+            now = self.clock()
+            if backoff.refused_since is None or now - idle_since > max(self.login_patience, IDLE_SECONDS):
+                backoff.refused_since = now  # for the first time, or after a long time without an attempt
+            self.metrics.count("connection.refused", node=connection.node_id)
         self.metrics.count("connection.failed", node=connection.node_id)
+
+    def call_error(self, connection: Connection, error: BaseException) -> BaseException:
+        """As in ConnectionOwner. See the module."""
+        backoff = self._backoffs.get(connection.node_id)
+        since = None if backoff is None else backoff.refused_since
+        if not isinstance(error, AuthenticationError) or not self.was_accepted or since is None:
+            return error
+        is_lasting = self.clock() - since >= self.login_patience
+        return error if is_lasting else failed_because(error, error.reason)
 
     @property
     def cluster_id(self) -> str | None:

@@ -22,6 +22,7 @@ class MetricName(NamedTuple):
 METRICS: Final[dict[str, MetricName]] = {
     "connection.opened": MetricName("count", ("node",), "connections that were opened"),
     "connection.failed": MetricName("count", ("node",), "connections that failed"),
+    "connection.refused": MetricName("count", ("node",), "connections that failed because a login was refused"),
     "connection.authenticated": MetricName("count", ("node",), "connections that were authenticated"),
     "request.sent": MetricName("count", ("api", "node"), "requests that were sent"),
     "request.failed": MetricName("count", ("api", "node"), "requests that got no response"),

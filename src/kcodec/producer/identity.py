@@ -152,6 +152,10 @@ class ProducerIdManager:
         """Return the highest version of a ProduceRequest, which the old transaction flow (before KIP-890) limits."""
         return HIGHEST_VERSION
 
+    def request(self) -> None:
+        """Note that a batch waits for `current`, which is None. The sender calls this again and again, with its lock
+        held."""
+
     def may_send(self, partition: TopicPartition) -> bool:
         """Return whether `current` may write to the partition now; called before a batch is sent.
 
@@ -213,6 +217,9 @@ class IdempotentProducerId(ProducerIdManager):
 
     A new id is requested when the epochs are used up, or if a broker reports the epoch or the id as invalid.
 
+    If a login is refused for good (see `kcodec.network.connections`), the records in the buffer fail with that error.
+    The next record requests an id again. No numbers are lost: without an id, nothing is numbered or in flight.
+
     request_timeout: Timeout of InitProducerId in seconds.
     backoff:         Function that returns the seconds before a repeat, from the number of the attempt and a random
     number.
@@ -228,13 +235,21 @@ class IdempotentProducerId(ProducerIdManager):
         self._current: ProducerIdAndEpoch | None = None
         self._error: BaseException | None = None
         self._requested = Signal()
+        self._records: BufferedRecords | None = None
+        #: Whether the last login was refused, and no record has waited for an id since.
+        self._is_refused = False
+
+    def attach(self, records: BufferedRecords) -> None:
+        """See ProducerIdManager."""
+        self._records = records
 
     def run(self) -> Flow[None]:
         """Request ids until the producer is closed."""
         attempt = 0
         while True:
-            if self._current is not None or self._error is not None:
-                attempt = 0
+            if self._current is not None or self._error is not None or self._is_refused:
+                if not self._is_refused:
+                    attempt = 0
                 yield from wait(self._requested)
                 continue
             yield from self._init_producer_id()
@@ -249,8 +264,13 @@ class IdempotentProducerId(ProducerIdManager):
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS)
         try:
             reply = yield from call(ANY_NODE, request, timeout=self._request_timeout)
-        except (AuthenticationError, UnsupportedError) as error:
+        except UnsupportedError as error:
             self._error = error
+        except AuthenticationError as error:  # repeated only for a record, because it may lock the account
+            self.last_error, self._is_refused = error, True
+            if self._records is not None:
+                self._records.abort_buffered(error)
+            return
         except TransportError as error:
             log.info("no producer id yet: %s", error)
             self.last_error = error
@@ -275,6 +295,12 @@ class IdempotentProducerId(ProducerIdManager):
     def current(self) -> ProducerIdAndEpoch | None:
         """The identity; None while it is requested."""
         return self._current
+
+    def request(self) -> None:
+        """Request an id again after a refused login."""
+        if self._is_refused:
+            self._is_refused = False
+            self._requested.set()
 
     def refuses(self) -> BaseException | None:
         """Return the error if an id will never be available: the brokers do not support idempotence, or do not permit

@@ -401,6 +401,8 @@ class Sender:
             linger, awaited = self.accumulator.linger, self.accumulator.awaited
             is_awaited = bool(awaited) and not any(self._loads.values())
             identity = self.id_manager.current
+            if identity is None and self.accumulator.active:
+                self.id_manager.request()
             is_numbering = identity is not None and identity.producer_id >= 0
             lingering: list[PartitionQueue] = []
             for queue in list(self.accumulator.active):

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from kcodec.errors import AuthenticationError
+from kcodec.errors import AuthenticationError, TransportError
 from kcodec.security.sasl import Exchange, ExchangeRefused, json_object
 from kcodec.security.secret import Secret
 
@@ -137,7 +137,7 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
 
     given: sasl_aws_credentials_provider, a callable that returns AwsCredentials or a tuple of access key id, secret
     access key and, for temporary credentials, session token. Raise TypeError if `given` is not callable. The returned
-    callable raises AuthenticationError if there are no credentials.
+    callable raises AuthenticationError if there are no credentials, and TransportError if `given` raises an exception.
     """
     if given is None:
         if not environment.get("AWS_ACCESS_KEY_ID"):
@@ -151,8 +151,10 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
     def provide() -> AwsCredentials:
         try:
             credentials = given()
-        except Exception as error:  # the application's code: whatever it raises, the login failed
-            raise AuthenticationError(f"sasl_aws_credentials_provider raised {type(error).__name__}") from error
+        except AuthenticationError:
+            raise
+        except Exception as error:  # of the application's code, and mostly of a server that is away
+            raise TransportError(f"sasl_aws_credentials_provider raised {type(error).__name__}") from error
         return _checked(credentials)
 
     return provide

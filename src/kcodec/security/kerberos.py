@@ -8,6 +8,7 @@ Kerberos server blocks, so the first step of a login runs on a worker thread.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from pathlib import Path
 
@@ -54,9 +55,18 @@ class KerberosCredentials:
         # The library never removes a cache in memory, so all clients of the process with this identity share one.
         identity = f"{Path(keytab or '').absolute()}\0{principal}"
         cache = f"MEMORY:kcodec-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+        self._has_no_request()
+        self._store = {} if keytab is None else {"client_keytab": f"FILE:{keytab}", "ccache": cache}
+
+    def _has_no_request(self) -> None:
         self._is_requesting = False
         self._has_ended = Signal()
-        self._store = {} if keytab is None else {"client_keytab": f"FILE:{keytab}", "ccache": cache}
+
+    def for_client(self) -> KerberosCredentials:
+        """Return the same credentials without a request in progress."""
+        found = copy.copy(self)
+        found._has_no_request()
+        return found
 
     def context(self, service: str, host: str) -> SecurityContext:
         """Return a new context with the service on a host."""

@@ -6,13 +6,14 @@ To add a mechanism, add an `Exchange`, a class here, a row in MECHANISMS and one
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from kcodec.errors import AuthenticationError
 from kcodec.flow import Clock, Flow, blocking
@@ -48,6 +49,11 @@ class Mechanism(ABC):
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """Return the flow that authenticates. Its result is the lifetime of the session in seconds, None if it has no
         end."""
+
+    def for_client(self) -> Self:
+        """Return a mechanism with the same credentials for another client. The flows of clients run in different
+        threads or event loops, so a mechanism whose flows share state returns a copy with its own state."""
+        return self
 
 
 def _text(options: Mapping[str, object], name: str) -> str:
@@ -145,6 +151,12 @@ class OAuthBearer(Mechanism):
         check_extensions(extensions)
         self._extensions = dict(extensions)
         self._tokens = _token_source(options)
+
+    def for_client(self) -> Self:
+        """See Mechanism."""
+        found = copy.copy(self)
+        found._tokens = self._tokens.for_client()
+        return found
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
@@ -261,6 +273,12 @@ class Kerberos(Mechanism):
         principal = _optional_text(options, "sasl_kerberos_principal")
         self._credentials = KerberosCredentials(None if keytab is None else str(os.fspath(keytab)), principal)
         self.principal = f"principal {principal!r}" if principal else ""
+
+    def for_client(self) -> Self:
+        """See Mechanism."""
+        found = copy.copy(self)
+        found._credentials = self._credentials.for_client()
+        return found
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""

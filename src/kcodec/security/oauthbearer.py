@@ -117,11 +117,9 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
                 given = _run(given)
         except (TransientTokenError, AuthenticationError):
             raise
-        except OSError as error:
-            # What networks and files raise. Its words are the provider's and may hold anything: they stay in the cause.
+        except Exception as error:  # of the application's code, and mostly of a server that is away
+            # Its words are the provider's and may hold anything: they stay in the cause.
             raise TransientTokenError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
-        except Exception as error:  # the application's code: whatever it raises, the login failed
-            raise AuthenticationError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
         return _checked(given, wall_clock)
 
     return fetch
@@ -220,6 +218,10 @@ class TokenSource:
         self._changed = Signal()
         self._renewal_requested = Signal()
 
+    def for_client(self) -> TokenSource:
+        """Return a source without tokens that fetches its own in the same way."""
+        return TokenSource(self._fetch, self.name)
+
     def __repr__(self) -> str:
         return f"<TokenSource {self.name}, {self._fetched} fetched>"
 
@@ -280,8 +282,9 @@ class TokenSource:
                 self._note(error, "giving up")
                 return None
             except Exception as error:  # noqa: BLE001 - whatever a fetch raises, logins that wait must end with it
-                self._note(AuthenticationError(f"{self.name} raised {type(error).__name__}"), "giving up")
-                return None
+                failure = TransientTokenError(f"{self.name} raised {type(error).__name__}")
+                failure.__cause__ = error
+                self._note(failure, "retrying")
             else:
                 self._accept(fetched, began)
                 return fetched.lifetime

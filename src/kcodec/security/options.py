@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import ssl
 
     from kcodec.security.mechanisms import Mechanism
+    from kcodec.security.tls import TlsContext
 
 log = logging.getLogger("kcodec.client")
 
@@ -26,11 +27,20 @@ log = logging.getLogger("kcodec.client")
 REQUEST_SECONDS = 30.0
 
 
+class _Credentials:
+    """The SASL mechanism of the clients that share a `Security`. `change_credentials` replaces it for all of them."""
+
+    __slots__ = ("mechanism",)
+
+    def __init__(self, mechanism: Mechanism | None) -> None:
+        self.mechanism = mechanism
+
+
 class Security:
-    """TLS and SASL of one client. Create it with `from_options`.
+    """TLS and SASL of one client, or of several. Create it with `from_options`.
 
     protocol: Kafka's name of the security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-    context: TLS context of all connections; None without TLS.
+    tls: TLS context of all connections, from files that may change; None without TLS.
     mechanism: SASL mechanism; None without SASL.
     name: Kafka's name of the SASL mechanism; "" without SASL.
 
@@ -38,19 +48,21 @@ class Security:
     <Security PLAINTEXT>
     """
 
-    def __init__(self, protocol: str, context: ssl.SSLContext | None, mechanism: Mechanism | None, name: str) -> None:
+    def __init__(self, protocol: str, tls: TlsContext | None, mechanism: Mechanism | None, name: str) -> None:
         self.protocol = protocol
         self.mechanism_name = name
-        self._context = context
-        self._mechanism = mechanism
+        self._tls = tls
+        self._credentials = _Credentials(mechanism)
+        self._mechanism = self._base = mechanism
         self._has_warned = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> Security:
         """Return the Security for the options of SECURITY_OPTIONS (see docs/security.md). Other options are ignored.
 
-        Files are read here, once. Raise ValueError for an invalid option or one without effect (such as a password
-        without SASL), TypeError for a wrong type. Neither shows a secret.
+        Files are read here. Those of TLS are read again for a new connection if they have changed. Raise ValueError for
+        an invalid option or one without effect (such as a password without SASL), TypeError for a wrong type. Neither
+        shows a secret.
         """
         protocol = options.get("security_protocol")
         if protocol is None:
@@ -66,35 +78,50 @@ class Security:
                     f"{', '.join(unused)} would have no effect with security_protocol={protocol!r};"
                     f" did you mean {'SASL_SSL' if with_sasl or unused[0].startswith('sasl') else 'SSL'!r}?"
                 )
-        context, mechanism = None, None
+        tls, mechanism = None, None
         if with_tls:
-            from kcodec.security.tls import make_context
+            from kcodec.security.tls import TlsContext
 
-            context = make_context(options)
+            tls = TlsContext(options)
         if with_sasl:
             from kcodec.security.mechanisms import make_mechanism
 
             mechanism = make_mechanism(options)
-        return cls(protocol, context, mechanism, str(options["sasl_mechanism"]) if with_sasl else "")
+        return cls(protocol, tls, mechanism, str(options["sasl_mechanism"]) if with_sasl else "")
 
     def __repr__(self) -> str:
-        parts = [self.protocol, self.mechanism_name, self._mechanism.principal if self._mechanism else ""]
+        mechanism = self._credentials.mechanism
+        parts = [self.protocol, self.mechanism_name, mechanism.principal if mechanism else ""]
         return f"<Security {' '.join(part for part in parts if part)}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("Security holds secrets and cannot be pickled: create it from options where it is needed")
 
+    def for_client(self) -> Security:
+        """Return a Security for one client. It keeps the tokens and tickets of this client, because the flows of
+        another client run in another thread or event loop. `change_credentials` of one of them applies to all."""
+        found = Security(self.protocol, self._tls, None, self.mechanism_name)
+        found._credentials = self._credentials
+        return found
+
     def change_credentials(self, options: Mapping[str, object]) -> None:
         """Authenticate later connections with the credentials of these options; a session ends when it did before."""
-        self._mechanism = type(self).from_options(options)._mechanism
+        self._credentials.mechanism = type(self).from_options(options)._mechanism
+
+    def _own_mechanism(self) -> Mechanism | None:
+        """Return the mechanism with the tokens and tickets of this client."""
+        if self._base is not self._credentials.mechanism:
+            self._base = self._credentials.mechanism
+            self._mechanism = None if self._base is None else self._base.for_client()
+        return self._mechanism
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the context for all connections, None without TLS."""
-        return self._context
+        """Return the context for a new connection, None without TLS."""
+        return None if self._tls is None else self._tls.current()
 
     def server_hostname(self, host: str) -> str | None:
         """Return the name to send and to verify, None without TLS: the host without a final dot or an IPv6 scope."""
-        if self._context is None:
+        if self._tls is None:
             return None
         return host.rstrip(".").partition("%")[0]
 
@@ -114,10 +141,10 @@ class Security:
         clock: function that returns monotonic seconds.
         timeout: seconds for each request, and for the token or ticket.
         """
-        mechanism = self._mechanism
+        mechanism = self._own_mechanism()
         if mechanism is None:
             return None
-        if self._context is None and mechanism.SHOWS_SECRET and not self._has_warned:
+        if self._tls is None and mechanism.SHOWS_SECRET and not self._has_warned:
             self._warn(host)
         return mechanism.login(host, clock, timeout)
 

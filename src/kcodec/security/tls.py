@@ -7,6 +7,7 @@ system's authorities) and the name, as RFC 9525 requires. To verify less, pass y
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from pathlib import Path
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.security.option_names import TLS_OPTIONS
 from kcodec.security.secret import Secret
+
+log = logging.getLogger("kcodec.client")
+FILE_OPTIONS = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 
 # X509_V_ERR_* of OpenSSL's x509_vfy.h that have a remedy of their own.
 _CLOCK = "renew it; or check this machine's clock"
@@ -87,6 +91,50 @@ def make_context(options: Mapping[str, object]) -> ssl.SSLContext:
             raise ValueError(f"ssl_ciphers: OpenSSL does not know any cipher in {ciphers!r}") from None
     _load_own_certificate(context, options)
     return context
+
+
+class TlsContext:
+    """The TLS context of new connections. It is made again when one of its files has changed.
+
+    If changed files cannot be used, for example because only one of certificate and key has been replaced, a warning is
+    logged, and the last context is used until the files change again.
+
+    Raise the errors of `make_context`.
+    """
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        self._options = {name: options[name] for name in TLS_OPTIONS if options.get(name) is not None}
+        self._paths = [Path(str(self._options[name])) for name in FILE_OPTIONS if name in self._options]
+        self._versions = self._refused = self._files()
+        self._context = make_context(self._options)
+        if isinstance(password := self._options.get("ssl_password"), str):
+            self._options["ssl_password"] = Secret(password)
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context for a new connection."""
+        found = self._files()
+        if found != self._versions:
+            try:
+                self._context, self._versions = make_context(self._options), found
+            except (OSError, ValueError) as error:
+                if found != self._refused:
+                    log.warning("the changed TLS files cannot be used, the last certificates stay in use: %s", error)
+                self._refused = found
+            else:
+                log.info("the TLS files have changed and were read again")
+        return self._context
+
+    def _files(self) -> list[tuple[int, int, int] | None]:
+        """Return what identifies the content of each file, None for a file that is missing."""
+        return [_version_of(path) for path in self._paths]
+
+
+def _version_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def make_server_context(options: Mapping[str, object], *, client_auth: str) -> ssl.SSLContext:

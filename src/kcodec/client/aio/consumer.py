@@ -98,6 +98,7 @@ class Consumer(ClientBase):
         refuse_positional(positional, "Consumer")
         self._options, client_options = take_options(options)
         self._client = Client(client_options)
+        self._client.network.login_patience = self._options.session_timeout_ms / 1000
         self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
         self._io_loop = IoLoop(self._client)
         self._polling = threading.Lock()

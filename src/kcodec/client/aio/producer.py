@@ -98,6 +98,7 @@ class Producer(ProducerBase):
         own, client_options = take_options(options)
         client = Client(client_options)
         self._build(own, client, IoLoop(client))
+        client.network.login_patience = self._core.settings.delivery_timeout
         if False:  # SYNC
             self._start()
 

@@ -308,6 +308,7 @@ class GroupTransactSession(ClientBase):
         self._subscription = subscription_of(taken, topics, pattern)
         self._max_poll_records = taken.consumer.max_poll_records
         self._client = client = Client(taken.client)
+        client.network.login_patience = taken.consumer.session_timeout_ms / 1000
         client.cluster.allow_auto_topic_creation = taken.consumer.allow_auto_create_topics
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)

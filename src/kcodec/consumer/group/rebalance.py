@@ -115,6 +115,9 @@ class Membership(Protocol):
         """Set the subscription: names, or a regular expression (of Python in the classic protocol, of RE2 on the broker
         in the consumer protocol). Leave the group if it is empty."""
 
+    def retry_login(self) -> None:
+        """Begin again if `error` is a refused login, which poll has raised. Otherwise, this has no effect."""
+
     def request_rejoin(self, reason: str) -> None:
         """Start a rebalance."""
 

@@ -47,7 +47,7 @@ class ClassicMember:
     """The shared state of a member. The flow that detects the end of the generation resets it.
 
     metadata:      Identity for commits, from the last successful SyncGroup until the next one.
-    error:         Error that poll raises until the next subscribe.
+    error:         Error that poll raises until the next subscribe, or once if it is a refused login.
     rejoin_reason: Reason why it must join again: the first one before a rebalance. None if it does not have to.
     joined_topics: Topics of the last JoinGroup.
     is_prepared:   Whether the partitions to be revoked before JoinGroup are revoked.
@@ -105,7 +105,7 @@ class ClassicMember:
         self.notify()
 
     def fail(self, error: BaseException) -> None:
-        """Store an error that a repeated request does not resolve. Poll raises it until the next subscribe."""
+        """Store an error that a repeated request does not resolve, for `error`."""
         log.error("group %s: %s", self.group_id, error)
         note_final(error)
         self.reset(str(error), keeps_member_id=True)

@@ -92,6 +92,12 @@ class ClassicMembership:
         """Start a rebalance. If there are several reasons, the first one is sent."""
         self.member.request_rejoin(reason)
 
+    def retry_login(self) -> None:
+        """See Membership."""
+        if isinstance(self.member.error, AuthenticationError):
+            self.member.error = None
+            self.member.notify()
+
     def note_poll(self, now: float) -> None:
         """Note that the application polled; any thread."""
         self._heartbeats.note_poll(now)

@@ -145,6 +145,13 @@ class ConsumerMembership:
             self._subscription = self._next_subscription
         self._changed()
 
+    def retry_login(self) -> None:
+        """See Membership."""
+        if isinstance(self.error, AuthenticationError):
+            self.error, self._is_fatal = None, False
+            if self.state is ConsumerMemberState.FATAL:
+                self._rejoin()
+
     def request_rejoin(self, reason: str) -> None:
         """Log a warning: in this protocol, the broker decides when to assign partitions."""
         log.warning("group %r: %s: no rejoin, as the broker assigns partitions itself", self._group_id, reason)
