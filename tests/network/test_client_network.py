@@ -158,6 +158,59 @@ def test_silence_ends_by_the_deadline_and_may_have_been_heard(make: Make) -> Non
         assert caught.value.possibly_sent
 
 
+def test_a_short_timeout_leaves_the_connection_to_other_calls(make: Make) -> None:
+    """Their requests would otherwise be sent again, as their responses would be lost with the connection. The late
+    response is ignored."""
+    held: list[Request] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key != INIT:
+            return peer.usual(request)
+        held.append(request)
+        if len(held) == 2:
+            time.sleep(0.5)
+            for number, one in enumerate(held):
+                reply = one.reply(InitProducerIdResponse(producer_id=number, producer_epoch=0))
+                one.socket.sendall(len(reply).to_bytes(4, "big") + reply)
+        return None
+
+    def flow() -> Flow[int]:
+        short = yield from spawn(init_producer_id(0.2, node=1), "short")
+        long = yield from spawn(init_producer_id(10.0, node=1), "long")
+        with pytest.raises(RequestTimedOutError) as caught:
+            yield from join(short)
+        assert caught.value.possibly_sent
+        found: int = (yield from join(long)).message.producer_id
+        return found
+
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        assert runner.run(flow()) == 1
+        assert len(held) == 2
+
+
+def test_a_silent_connection_is_closed_after_request_timeout_ms(make: Make) -> None:
+    """A short timeout of a call does not make the connection live longer than that of any other call."""
+    silent: list[socket.socket] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT and not silent:
+            silent.append(request.socket)
+        return None if request.socket in silent else usual(peer, request)
+
+    with Peer(answer) as peer:
+        runner = make(peer.address, request_timeout_ms=1000)
+        runner.run(runner.client.cluster.refresh(5.0))
+        began = time.monotonic()
+        with pytest.raises(RequestTimedOutError, match=r"no response to InitProducerIdRequest within 0\.\d+ s"):
+            runner.run(init_producer_id(0.2, node=1))
+        with pytest.raises(TransportError, match="the connection was closed"):
+            runner.run(init_producer_id(10.0, node=1))
+        assert 0.95 < time.monotonic() - began < 3.0
+        assert runner.run(init_producer_id(node=1)).message.producer_id == 7
+
+
 def test_silence_to_api_versions_ends_by_the_deadline_and_nothing_was_sent(make: Make) -> None:
     with Peer(lambda peer, request: None) as peer:
         with pytest.raises(TransportError) as caught:
