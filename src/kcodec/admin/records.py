@@ -17,6 +17,7 @@ from kcodec.integers import INT64_MAX, INT64_MIN, checked_integer
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.timestamps import warn_of_unit
 
 ELECTIONS = {"preferred": 0, "unclean": 1}
 #: Offset in `delete_records` that stands for the high watermark.
@@ -42,6 +43,8 @@ def list_offsets(
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
     }
+    for partition, timestamp in timestamps.items():
+        warn_of_unit(f"partitions[{partition}]", timestamp)
     handler = list_offsets_handler(context.cluster, timestamps, isolation_of(isolation_level))
     return results(context, timestamps, handler, timeout)
 

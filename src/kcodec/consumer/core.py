@@ -44,6 +44,7 @@ from kcodec.integers import as_integer, shown
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.quantities import seconds_text
+from kcodec.timestamps import warn_of_unit
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery
@@ -834,6 +835,7 @@ class ConsumerCore:
                 raise ValueError(
                     f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {shown(timestamp)}"
                 )
+            warn_of_unit(f"timestamps[{partition}]", number)
         found = yield from self._list_offsets({**given}, timeout)
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
 
