@@ -211,6 +211,38 @@ def test_a_silent_connection_is_closed_after_request_timeout_ms(make: Make) -> N
         assert runner.run(init_producer_id(node=1)).message.producer_id == 7
 
 
+def test_any_broker_is_not_one_that_does_not_respond(make: Make) -> None:
+    """A connection on which nothing was requested lately looks ready, although the packets of its broker are lost."""
+    peers: list[Peer] = []
+    silent: list[Peer] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if peer in silent:
+            return None
+        if request.api_key == METADATA:
+            brokers = [
+                MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port) for one in reversed(peers)
+            ]
+            return request.reply(MetadataResponse(brokers=brokers, controller_id=1))
+        return usual(peer, request)
+
+    with Peer(answer, node_id=1) as first, Peer(answer, node_id=2) as second:
+        peers += [first, second]
+        runner = make(f"{first.address},{second.address}", request_timeout_ms=500)
+        runner.run(runner.client.cluster.refresh(5.0))
+        for node in (1, 2):
+            runner.run(init_producer_id(5.0, node=node))
+        silent.append(second)
+
+        def flow() -> Flow[Any]:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+            with pytest.raises(TransportError):
+                yield from call(2, request, timeout=5.0, channel="group")
+            return (yield from call(ANY_NODE, request, timeout=5.0))
+
+        assert runner.run(flow()).node_id == 1
+
+
 def test_silence_to_api_versions_ends_by_the_deadline_and_nothing_was_sent(make: Make) -> None:
     with Peer(lambda peer, request: None) as peer:
         with pytest.raises(TransportError) as caught:

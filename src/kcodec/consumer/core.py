@@ -591,6 +591,18 @@ class ConsumerCore:
         )
 
     @property
+    def is_unsubscribed(self) -> bool:
+        """Any thread: whether a poll has nothing to wait for, because there is neither a subscription nor an
+        assignment, a callback or an error."""
+        return not (
+            self.is_closed
+            or self.has_business
+            or self.membership is not None
+            or not self.subscription.is_empty
+            or bool(self.assignment.partitions)
+        )
+
+    @property
     def waits_in_flow(self) -> bool:
         """Any thread: whether a poll must wait in a flow, because the core is closed or not running, or because there
         is other work than waiting for records."""
