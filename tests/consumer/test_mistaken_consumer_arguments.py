@@ -61,7 +61,7 @@ def test_a_request_must_outlast_the_wait_of_a_fetch(wait: int) -> None:
     with pytest.raises(ValueError, match=text):
         aio.Consumer(**options)
     with pytest.raises(ValueError, match=text):
-        GroupTransactSession("orders", group_id="g", transactional_id="t", **options)
+        GroupTransactSession(topics="orders", group_id="g", transactional_id="t", **options)
     with pytest.raises(ValueError, match=text):
         read_topic("orders", **options)
     Consumer(**{**options, "fetch_max_wait_ms": 499}).close()
