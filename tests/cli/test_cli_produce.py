@@ -157,10 +157,8 @@ def test_a_later_transaction_that_fails_reports_the_committed_messages(
     lines = '{"value":"1"}\n{"value":"2"}\n{"value":"3"}\n{"value":4}\n'
     ran = produce(lines, "-J", "--transactional-id", f"t-{topic}", "--commit-every", "2")
     assert ran.status is ExitStatus.ERROR
-    assert ran.err.endswith(
-        "; 2 messages were committed in earlier transactions; the transaction that begins with line 3 was not "
-        "committed\n"
-    )
+    assert "; 2 messages were committed in earlier transactions; the transaction that begins with " in ran.err
+    assert ran.err.endswith("line 3 was not committed\n")
     ran = produce(lines, "-J", "--transactional-id", f"t-{topic}")
     assert "committed" not in ran.err
 
@@ -176,8 +174,8 @@ def test_a_commit_without_an_outcome_is_reported_as_unknown(
     ran = run("produce", "-b", kcodec_broker.bootstrap_servers, *options, "-l", lines)
     assert ran.status is ExitStatus.ERROR
     assert ran.err.endswith(
-        "; 2 messages were committed in earlier transactions; the transaction that begins with line 3 may be committed "
-        "or not\n"
+        "; 2 messages were committed in earlier transactions; the transaction that begins with message 3 may be "
+        "committed or not\n"
     )
 
 
