@@ -340,6 +340,3 @@ def test_a_silent_coordinator_is_left_during_a_rebalance(kind: type) -> None:
     begin, finds = world.now, one.finds
     world.run_until(lambda: one.finds > finds, seconds=100.0)
     assert world.now - begin < 5.0 + one.membership.settings.heartbeat_interval + 2.0
-    world.faults = lambda client, request: Fault()
-    world.run_until_stable(seconds=100.0)
-    assert world.now - begin < 30.0

@@ -211,6 +211,31 @@ def test_a_silent_connection_is_closed_after_request_timeout_ms(make: Make) -> N
         assert runner.run(init_producer_id(node=1)).message.producer_id == 7
 
 
+def test_a_connection_does_not_stay_for_a_call_that_was_given_up(make: Make) -> None:
+    """JoinGroup has a long timeout. If the member gives it up, its connection is closed after request_timeout_ms."""
+    silent: list[socket.socket] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT and not silent:
+            silent.append(request.socket)
+        return None if request.socket in silent else usual(peer, request)
+
+    def flow() -> Flow[None]:
+        task = yield from spawn(init_producer_id(100.0, node=1), "long")
+        yield from sleep(0.5)
+        task.cancel()
+
+    with Peer(answer) as peer:
+        runner = make(peer.address, request_timeout_ms=700)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(flow())
+        began = time.monotonic()
+        with pytest.raises(TransportError, match="the connection was closed"):
+            runner.run(init_producer_id(100.0, node=1))
+        assert time.monotonic() - began < 5.0
+        assert runner.run(init_producer_id(node=1)).message.producer_id == 7
+
+
 def test_any_broker_is_not_one_that_does_not_respond(make: Make) -> None:
     """A connection on which nothing was requested lately looks ready, although the packets of its broker are lost."""
     peers: list[Peer] = []

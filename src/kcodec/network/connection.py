@@ -234,6 +234,11 @@ class Connection:
             self._send_waiting()
 
         def give_up() -> None:
+            if pending.is_sent and not (pending.is_over or self.is_closed):
+                # Such as JoinGroup, whose timeout is long. Without its response, no later call gets one.
+                pending.limit = min(pending.limit, self.network.clock() + self._patience)
+                if self._deadlines is None or pending.limit < self._deadlines.when:
+                    self._watch_deadlines(pending.limit)
             pending.is_over = True
             if not pending.is_sent and pending in self._waiting:
                 self._waiting.remove(pending)
