@@ -28,7 +28,7 @@ a plain ValueError or TypeError.
     └─ TransportError(ConnectionError)      no response, or an invalid one
        ├─ RequestTimedOutError(TimeoutError)    one request, by its own deadline
        ├─ DeliveryTimeoutError(TimeoutError)    a record, or a call, by the user's deadline
-       ├─ UnknownOutcomeError       a commit or abort was requested and got no response
+       ├─ UnknownOutcomeError       a commit, an abort or a call of Admin was requested and got no response
        └─ AuthenticationError       TLS or SASL: the broker refused the client, or the client the broker
 
 Texts say where, what was found and what was expected:
@@ -474,7 +474,11 @@ class DeliveryTimeoutError(TransportError, TimeoutError):
 
 
 class UnknownOutcomeError(TransportError):
-    """EndTxn was sent and got no response by the deadline: the transaction may be committed, aborted, or still open."""
+    """A request that must not be repeated was sent and got no response, so that its outcome is unknown.
+
+    After EndTxn, the transaction may be committed, aborted, or still open. `Admin` raises this error for
+    `create_delegation_token`, and for `delete_records` with the offset -1.
+    """
 
 
 class AuthenticationError(TransportError):

@@ -148,6 +148,35 @@ def test_a_bad_line_aborts_everything_before_it(produce: Produce, apache_kafka: 
     assert ran.status is ExitStatus.ERROR
     committed = wait_for(lambda: records_of(apache_kafka, topic, isolation_level="read_committed"))
     assert [value for _, value, _ in committed] == [b"1", b"2"]
+    assert ran.err.endswith("; 2 messages were committed in earlier transactions\n")
+
+
+def test_a_later_transaction_that_fails_reports_the_committed_messages(
+    produce: Produce, apache_kafka: ApacheKafka, topic: str
+) -> None:
+    lines = '{"value":"1"}\n{"value":"2"}\n{"value":"3"}\n{"value":4}\n'
+    ran = produce(lines, "-J", "--transactional-id", f"t-{topic}", "--commit-every", "2")
+    assert ran.status is ExitStatus.ERROR
+    assert "; 2 messages were committed in earlier transactions; the transaction that begins with " in ran.err
+    assert ran.err.endswith("line 3 was not committed\n")
+    ran = produce(lines, "-J", "--transactional-id", f"t-{topic}")
+    assert "committed" not in ran.err
+
+
+def test_a_commit_without_an_outcome_is_reported_as_unknown(
+    kcodec_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcodec.cli.produce.MAX_BLOCK_MS", 1500)
+    lines = tmp_path / "input"
+    lines.write_text("1\n2\n3\n")
+    kcodec_broker.faults.add("EndTxn", close="before", skip=1)
+    options = ("-t", kcodec_broker.create_topic(), "--transactional-id", "nightly", "--commit-every", "2")
+    ran = run("produce", "-b", kcodec_broker.bootstrap_servers, *options, "-l", lines)
+    assert ran.status is ExitStatus.ERROR
+    assert ran.err.endswith(
+        "; 2 messages were committed in earlier transactions; the transaction that begins with message 3 may be "
+        "committed or not\n"
+    )
 
 
 def assert_nothing_committed(kafka: ApacheKafka, topic: str) -> None:

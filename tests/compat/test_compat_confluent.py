@@ -461,6 +461,37 @@ def test_the_interval_of_metadata_requests_is_set() -> None:
     assert "metadata_max_age_ms" not in settings_of("consumer", ({name: -1},), {}).options
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "option"),
+    [
+        ("request.timeout.ms", "socket.timeout.ms", "request_timeout_ms"),
+        ("metadata.max.age.ms", "topic.metadata.refresh.interval.ms", "metadata_max_age_ms"),
+    ],
+)
+def test_two_settings_with_one_option_have_an_order(
+    first: str, second: str, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka has two settings. Before, the last one in the dictionary was used."""
+    for config in ({first: 5000, second: 60000}, {second: 60000, first: 5000}):
+        caplog.clear()
+        assert settings_of("producer", (config,), {}).options[option] == 60000
+        assert f"{first} has no effect, as kcodec has one option for it and for {second}" in caplog.text
+    assert settings_of("producer", ({first: 5000},), {}).options[option] == 5000
+
+
+def test_the_timeout_of_a_fetch_includes_its_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """As in librdkafka, which also logs a warning."""
+    config = {"socket.timeout.ms": 1000, "fetch.wait.max.ms": 5000}
+    assert settings_of("consumer", (config,), {}).options["request_timeout_ms"] == 6000
+    assert "socket.timeout.ms (1000) should be greater than fetch.wait.max.ms (5000)" in caplog.text
+
+
+@pytest.mark.parametrize(("codec", "level"), [("snappy", 0), ("lz4", 0), ("snappy", -1), ("lz4", -1), ("gzip", -1)])
+def test_the_default_levels_of_librdkafka_are_accepted(codec: str, level: int) -> None:
+    options = settings_of("producer", ({"compression.type": codec, "compression.level": level},), {}).options
+    assert options.get("compression_level") is None
+
+
 # Messages and reports of the compiled core
 
 

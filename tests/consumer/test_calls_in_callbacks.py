@@ -122,6 +122,66 @@ def test_the_end_in_on_assigned_does_not_wait(
         program.consumer.close()
 
 
+@PROTOCOLS
+@pytest.mark.parametrize("is_revoked", [False, True])
+def test_a_poll_without_a_limit_ends_after_unsubscribe(
+    kcodec_broker: Broker, group_protocol: Literal["classic", "consumer"], is_revoked: bool
+) -> None:
+    """Before, it waited forever. The next poll raises an error, as any poll without a subscription."""
+    program = Program(kcodec_broker, group_protocol, "unsubscribe")
+    consumer, ended = program.consumer, threading.Event()
+    polled: list[Any] = []
+
+    def poll() -> None:
+        polled.append(consumer.poll(None))
+        ended.set()
+
+    try:
+        if is_revoked:
+            consumer.subscribe(program.topic, on_revoked=program.end)
+            while not consumer.assignment():
+                consumer.poll(0.1)
+            consumer.subscribe(program.other, on_revoked=program.end)
+        else:
+            consumer.subscribe(program.topic, on_assigned=program.end)
+        threading.Thread(target=poll, daemon=True).start()
+        assert ended.wait(TIMEOUT)
+        assert polled == [[]]
+        with pytest.raises(RuntimeError, match="nothing to read"):
+            next(iter(consumer))
+    finally:
+        consumer.close()
+
+
+def test_an_asyncio_poll_without_a_limit_ends_after_unsubscribe(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic()
+
+    async def program() -> None:
+        async with aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=topic) as consumer:
+
+            async def end(partitions: frozenset[TopicPartition]) -> None:
+                await consumer.unsubscribe(TIMEOUT)
+
+            await consumer.subscribe(topic, on_assigned=end)
+            assert await asyncio.wait_for(consumer.poll_one(None), TIMEOUT) is None
+
+    asyncio.run(program())
+
+
+def test_a_poll_without_a_limit_goes_on_after_a_new_subscription(kcodec_broker: Broker) -> None:
+    topic, other = kcodec_broker.create_topic(), kcodec_broker.create_topic()
+    kcodec_broker.seed(other, [b"1"])
+    servers = kcodec_broker.bootstrap_servers
+    with Consumer(bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest") as consumer:
+
+        def change(partitions: frozenset[TopicPartition]) -> None:
+            consumer.unsubscribe(TIMEOUT)
+            consumer.subscribe(other)
+
+        consumer.subscribe(topic, on_assigned=change)
+        assert [record.value for record in consumer.poll(None)] == [b"1"]
+
+
 @pytest.mark.parametrize("ending", ["unsubscribe", "close", "task"])
 def test_the_end_in_a_coroutine_does_not_wait_for_itself(kcodec_broker: Broker, ending: str) -> None:
     """Also in a task of its own, such as that of asyncio.wait_for."""

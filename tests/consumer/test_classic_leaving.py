@@ -320,3 +320,23 @@ def test_requests_below_static_members_are_refused_for_a_static_member() -> None
     world.run(1)
     assert one.membership.error is not None
     assert not one.membership.group_lock.is_held
+
+
+@pytest.mark.parametrize("kind", [JoinGroupRequest, SyncGroupRequest])
+def test_a_silent_coordinator_is_left_during_a_rebalance(kind: type) -> None:
+    """Its host drops all packets. The coordinator may delay these responses for max_poll_interval_ms, so only another
+    request shows that it does not respond at all."""
+    world = GroupWorld()
+    one = world.client("a", request_timeout=5.0, max_poll_interval=300.0)
+    silent: list[bool] = []
+
+    def fault(client: str, request: Any) -> Fault:
+        if type(request) is kind:
+            silent.append(True)
+        return Fault(is_lost=bool(silent))
+
+    world.faults = fault
+    world.run_until(lambda: bool(silent))
+    begin, finds = world.now, one.finds
+    world.run_until(lambda: one.finds > finds, seconds=100.0)
+    assert world.now - begin < 5.0 + one.membership.settings.heartbeat_interval + 2.0

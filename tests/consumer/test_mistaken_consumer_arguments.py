@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kcodec import read_topic
 from kcodec.broker import Broker
 from kcodec.client import Consumer, GroupTransactSession, aio
 from kcodec.offsets import TopicPartition
@@ -48,6 +49,22 @@ def test_a_mistaken_argument_of_a_consumer_is_refused(kcodec_broker: Broker, nam
             make_mistake(consumer)
         consumer.seek_to_beginning()
         assert consumer.poll(10.0)
+
+
+@pytest.mark.parametrize("wait", [500, 600])
+def test_a_request_must_outlast_the_wait_of_a_fetch(wait: int) -> None:
+    """Otherwise, each fetch without records ends in a timeout, and the connection is opened again."""
+    options: Any = {"bootstrap_servers": "127.0.0.1:1", "request_timeout_ms": 500, "fetch_max_wait_ms": wait}
+    text = rf"request_timeout_ms \(500\) must be greater than fetch_max_wait_ms \({wait}\)"
+    with pytest.raises(ValueError, match=text):
+        Consumer(**options)
+    with pytest.raises(ValueError, match=text):
+        aio.Consumer(**options)
+    with pytest.raises(ValueError, match=text):
+        GroupTransactSession(topics="orders", group_id="g", transactional_id="t", **options)
+    with pytest.raises(ValueError, match=text):
+        read_topic("orders", **options)
+    Consumer(**{**options, "fetch_max_wait_ms": 499}).close()
 
 
 def test_a_mistaken_argument_of_an_asyncio_consumer_is_refused(kcodec_broker: Broker) -> None:

@@ -158,6 +158,116 @@ def test_silence_ends_by_the_deadline_and_may_have_been_heard(make: Make) -> Non
         assert caught.value.possibly_sent
 
 
+def test_a_short_timeout_leaves_the_connection_to_other_calls(make: Make) -> None:
+    """Their requests would otherwise be sent again, as their responses would be lost with the connection. The late
+    response is ignored."""
+    held: list[Request] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key != INIT:
+            return peer.usual(request)
+        held.append(request)
+        if len(held) == 2:
+            time.sleep(0.5)
+            for number, one in enumerate(held):
+                reply = one.reply(InitProducerIdResponse(producer_id=number, producer_epoch=0))
+                one.socket.sendall(len(reply).to_bytes(4, "big") + reply)
+        return None
+
+    def flow() -> Flow[int]:
+        short = yield from spawn(init_producer_id(0.2, node=1), "short")
+        long = yield from spawn(init_producer_id(10.0, node=1), "long")
+        with pytest.raises(RequestTimedOutError) as caught:
+            yield from join(short)
+        assert caught.value.possibly_sent
+        found: int = (yield from join(long)).message.producer_id
+        return found
+
+    with Peer(answer) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        assert runner.run(flow()) == 1
+        assert len(held) == 2
+
+
+def test_a_silent_connection_is_closed_after_request_timeout_ms(make: Make) -> None:
+    """A short timeout of a call does not make the connection live longer than that of any other call."""
+    silent: list[socket.socket] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT and not silent:
+            silent.append(request.socket)
+        return None if request.socket in silent else usual(peer, request)
+
+    with Peer(answer) as peer:
+        runner = make(peer.address, request_timeout_ms=1000)
+        runner.run(runner.client.cluster.refresh(5.0))
+        began = time.monotonic()
+        with pytest.raises(RequestTimedOutError, match=r"no response to InitProducerIdRequest within 0\.\d+ s"):
+            runner.run(init_producer_id(0.2, node=1))
+        with pytest.raises(TransportError, match="the connection was closed"):
+            runner.run(init_producer_id(10.0, node=1))
+        assert 0.95 < time.monotonic() - began < 3.0
+        assert runner.run(init_producer_id(node=1)).message.producer_id == 7
+
+
+def test_a_connection_does_not_stay_for_a_call_that_was_given_up(make: Make) -> None:
+    """JoinGroup has a long timeout. If the member gives it up, its connection is closed after request_timeout_ms."""
+    silent: list[socket.socket] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == INIT and not silent:
+            silent.append(request.socket)
+        return None if request.socket in silent else usual(peer, request)
+
+    def flow() -> Flow[None]:
+        task = yield from spawn(init_producer_id(100.0, node=1), "long")
+        yield from sleep(0.5)
+        task.cancel()
+
+    with Peer(answer) as peer:
+        runner = make(peer.address, request_timeout_ms=700)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(flow())
+        began = time.monotonic()
+        with pytest.raises(TransportError, match="the connection was closed"):
+            runner.run(init_producer_id(100.0, node=1))
+        assert time.monotonic() - began < 5.0
+        assert runner.run(init_producer_id(node=1)).message.producer_id == 7
+
+
+def test_any_broker_is_not_one_that_does_not_respond(make: Make) -> None:
+    """A connection on which nothing was requested lately looks ready, although the packets of its broker are lost."""
+    peers: list[Peer] = []
+    silent: list[Peer] = []
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if peer in silent:
+            return None
+        if request.api_key == METADATA:
+            brokers = [
+                MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port) for one in reversed(peers)
+            ]
+            return request.reply(MetadataResponse(brokers=brokers, controller_id=1))
+        return usual(peer, request)
+
+    with Peer(answer, node_id=1) as first, Peer(answer, node_id=2) as second:
+        peers += [first, second]
+        runner = make(f"{first.address},{second.address}", request_timeout_ms=500)
+        runner.run(runner.client.cluster.refresh(5.0))
+        for node in (1, 2):
+            runner.run(init_producer_id(5.0, node=node))
+        silent.append(second)
+
+        def flow() -> Flow[Any]:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+            with pytest.raises(TransportError):
+                yield from call(2, request, timeout=5.0, channel="group")
+            return (yield from call(ANY_NODE, request, timeout=5.0))
+
+        assert runner.run(flow()).node_id == 1
+
+
 def test_silence_to_api_versions_ends_by_the_deadline_and_nothing_was_sent(make: Make) -> None:
     with Peer(lambda peer, request: None) as peer:
         with pytest.raises(TransportError) as caught:

@@ -55,6 +55,18 @@ BOOTSTRAP = {"bootstrap.servers": "localhost:1"}
             {"sasl.jaas.config": f'x required username="me" password="{SECRET}";', "sasl.username": "you"},
             ValueError("sasl.jaas.config and sasl.username both set sasl_plain_username, to different values"),
         ),
+        ("producer", {"compression.level": "-1", "compression.type": "lz4"}, None),
+        ("producer", {"compression.level": "-1"}, {"compression_level": None}),
+        ("producer", {"compression.level": -1}, {"compression_level": None}),
+        ("producer", {"compression_level": -1}, {"compression_level": -1}),  # a level of zstd
+        ("Admin", {"connections.max.idle.ms": "0"}, {"connections_max_idle_ms": 2**31 - 1}),
+        ("consumer", {"connections.max.idle.ms": -1}, {"connections_max_idle_ms": 2**31 - 1}),
+        ("producer", {"connections.max.idle.ms": 1}, {"connections_max_idle_ms": 1}),
+        (
+            "producer",
+            {"request.timeout.ms": 5000, "socket.timeout.ms": 60000},
+            ValueError("request.timeout.ms and socket.timeout.ms both set request_timeout_ms, to different values"),
+        ),
         ("producer", {"linger.ms": "soon"}, ValueError("linger.ms must be a number")),
         ("producer", {"linger.ms": "nan"}, ValueError("linger.ms must be a number")),
         ("producer", {"queue.buffering.max.kbytes": "inf"}, ValueError("queue.buffering.max.kbytes must be a number")),
@@ -68,6 +80,13 @@ def test_properties_become_options(client: str, properties: dict[str, Any], opti
     else:
         found = options_from_properties(properties, client)
         assert options is None or found == options
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_clients_accept_the_markers_of_others(codec: str) -> None:
+    """They mean the default level of the codec, and no limit for idle connections."""
+    properties = {**BOOTSTRAP, "compression.level": "-1", "connections.max.idle.ms": "0", "compression.type": codec}
+    Producer.from_properties(properties).close()
 
 
 def test_java_serializers_convert_values() -> None:

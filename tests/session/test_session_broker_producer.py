@@ -37,7 +37,7 @@ def test_c13_an_unknown_outcome_and_the_committed_offsets_tell_the_truth(
 ) -> None:
     with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
         job = Job(apache_kafka, servers=proxy.bootstrap_servers)
-        with session_class(**job.options(request_timeout_ms=500, max_block_ms=1_200)) as session:
+        with session_class(**job.options(request_timeout_ms=500, fetch_max_wait_ms=100, max_block_ms=1_200)) as session:
             first_poll(session, job)
             job.seed(6)
             choose = proxy.on_request if fault.startswith("before") else proxy.on_response
@@ -84,7 +84,7 @@ def test_c14_c19_c20_errors_of_requests_abort_or_pass_and_the_session_goes_on(ap
 def test_c24_c25_begin_has_a_deadline_and_what_passes_does_not_surface(apache_kafka: ApacheKafka) -> None:
     with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
         job = Job(apache_kafka, servers=proxy.bootstrap_servers)
-        with Threaded(**job.options(retry_backoff_ms=20, request_timeout_ms=500)) as session:
+        with Threaded(**job.options(retry_backoff_ms=20, request_timeout_ms=500, fetch_max_wait_ms=100)) as session:
             rule = proxy.on_request("InitProducerId", count=None).drop()
             begin = time.monotonic()
             with pytest.raises(DeliveryTimeoutError), session.transaction(1.0):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kcodec import timestamps
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
+from kcodec.spark.options import parse_options
 from kcodec.spark.planner import EARLIEST, LATEST, DataLossError, OffsetLimit, StreamOffsets
 
 if TYPE_CHECKING:
@@ -219,6 +221,39 @@ def test_a_timestamp_in_another_unit_is_named(when: int, unit: str) -> None:
     limit = planner.parse_offset_limit({"startingTimestamp": str(when)}, "starting")
     with pytest.raises(ValueError, match=f"looks like {unit}: 1700000000000 would be in milliseconds"):
         resolved(limit)
+
+
+@pytest.mark.parametrize(
+    ("when", "unit"),
+    [(1_700_000_000, "seconds"), (1_700_000_000_000_000, "microseconds"), (1_700_000_000_000_000_000, "nanoseconds")],
+)
+def test_a_warning_names_the_unit_of_a_timestamp(
+    when: int, unit: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a timestamp would silently select all records or none, as the start or the end of a query."""
+    for option, value in (
+        ("startingTimestamp", str(when)),
+        ("endingTimestamp", str(when)),
+        ("endingOffsetsByTimestamp", f'{{"orders":{{"0":{when}}}}}'),
+    ):
+        for parse in (
+            lambda options, side: planner.parse_offset_limit(options, side),
+            lambda options, side: parse_options({"path": "/logs", **options}),
+        ):
+            monkeypatch.setattr(timestamps, "_hinted", set())
+            caplog.clear()
+            parse({option: value}, "starting" if option.startswith("starting") else "ending")
+            (record,) = caplog.records
+            assert record.getMessage() == (
+                f"option {option!r}: the timestamp {when} is used as it is; timestamps are in milliseconds, and this "
+                f"number looks like {unit}: 1700000000000 would be in milliseconds"
+            )
+
+
+def test_timestamps_in_milliseconds_get_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for when in (0, 7, 999_999_999, 10_000_000_000, 1_700_000_000_000, 99_999_999_999_999):
+        planner.parse_offset_limit({"endingTimestamp": str(when)}, "ending")
+    assert not caplog.records
 
 
 def test_offsets_name_every_partition_that_is_read() -> None:

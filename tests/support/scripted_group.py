@@ -22,6 +22,7 @@ from kcodec.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, sleep,
 from kcodec.network.scheduler import Scheduler
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.messages import groups
+from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
 from kcodec.protocol.messages.metadata import (
     Coordinator,
     FindCoordinatorRequest,
@@ -54,6 +55,7 @@ RESPONSES: dict[Any, Any] = {
     groups.SyncGroupRequest: groups.SyncGroupResponse,
     groups.HeartbeatRequest: groups.HeartbeatResponse,
     groups.LeaveGroupRequest: groups.LeaveGroupResponse,
+    ApiVersionsRequest: ApiVersionsResponse,
 }
 
 
@@ -275,7 +277,8 @@ class GroupClient:
             self.metadata_requests.append(request)
         self.finds += type(request) is FindCoordinatorRequest
         if type(request) in RESPONSES:
-            self.world.requests.append((self.world.now, self.name, request, call.channel))
+            if type(request) is not ApiVersionsRequest:
+                self.world.requests.append((self.world.now, self.name, request, call.channel))
             fault = self.world.faults(self.name, request)
         self._enqueue(call.channel, request, version, fault, finish)
         return lambda: ended.append(True)
@@ -315,6 +318,8 @@ class GroupClient:
             return answered(RESPONSES[type(request)](error_code=fault.code))
         if isinstance(request, MetadataRequest):
             return answered(self.world.metadata(request))
+        if isinstance(request, ApiVersionsRequest):
+            return answered(ApiVersionsResponse())
         if isinstance(request, FindCoordinatorRequest):
             code = self.world.find_codes.pop(0) if self.world.find_codes else 0
             row = Coordinator(key="g", node_id=-1 if code else 1, host="broker", port=9092, error_code=code)

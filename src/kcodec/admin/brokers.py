@@ -170,6 +170,8 @@ def unregister_broker(context: CallContext, broker_id: int, *, timeout: float | 
     broker_id: Id of the broker. Stop the broker before. A broker that is still running registers again when it is
         restarted.
 
+    A request whose response is lost is repeated. If the broker is then not registered, the call has succeeded.
+
     Raise BrokerError (BROKER_ID_NOT_REGISTERED) if no broker with this id is registered. Raise AuthorizationError
     without ALTER on the cluster. Raise UnsupportedError if the cluster uses ZooKeeper.
     """
@@ -179,6 +181,7 @@ def unregister_broker(context: CallContext, broker_id: int, *, timeout: float | 
         Controller(context.cluster),
         lambda items, until: messages.UnregisterBrokerRequest(broker_id=number),
         lambda response, items: whole(response, items, lambda response: None),
+        is_reached=lambda broker, code: code == ErrorCode.BROKER_ID_NOT_REGISTERED,
     )
     yield from results(context, [number], handler, timeout)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kcodec.arguments import items_of, numbers_of
@@ -16,12 +16,15 @@ from kcodec.cluster.retry_driver import ApiHandler, CallContext, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.security.secret import Secret
 
 #: Value for the broker's own limit, delegation.token.max.lifetime.ms or delegation.token.expiry.time.ms.
 BROKERS_LIMIT = -1
 #: Value for a token that expires immediately.
 AT_ONCE = -1
+#: Errors for a token that has expired.
+GONE = frozenset({ErrorCode.DELEGATION_TOKEN_NOT_FOUND, ErrorCode.DELEGATION_TOKEN_EXPIRED})
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,9 @@ def create_delegation_token(
     renewers: Principals that may renew the token in addition to its owner.
     max_lifetime_ms: Time after which the token expires in any case. None: the broker's limit.
 
+    A request that may have reached the broker is not repeated, because it would create a second token. If its response
+    is lost, raise UnknownOutcomeError. The token may then exist; `describe_delegation_tokens` returns it.
+
     Raise ValueError or TypeError if an argument is invalid. Raise AuthorizationError without CREATE_TOKENS on the
     owner. Raise BrokerError with one of these codes:
     - DELEGATION_TOKEN_AUTH_DISABLED if the brokers do not issue tokens;
@@ -107,6 +113,7 @@ def create_delegation_token(
         ),
         lambda response, items: whole(response, items, lambda response: _created(response, tuple(chosen))),
         named=str,
+        is_repeatable=lambda item: False,
         lowest=1 if owner is None else 3,
     )
     return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
@@ -159,7 +166,7 @@ def renew_delegation_token(
     period = _period(renew_period_ms, "renew_period_ms", BROKERS_LIMIT)
     _check_hmac(hmac)
     request = messages.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period)
-    return (yield from _new_end(context, "renew", request, timeout))
+    return (yield from results(context, [A_TOKEN], _new_end(context, "renew", request), timeout))[A_TOKEN]
 
 
 def expire_delegation_token(
@@ -170,17 +177,26 @@ def expire_delegation_token(
     hmac: Secret of the token (`DelegationToken.hmac`).
     expiry_time_period_ms: Time from now until the token expires. None deletes the token immediately.
 
+    A request whose response is lost is repeated. If the token then no longer exists, the call returns the current time.
+
     Raise the errors of `renew_delegation_token`.
     """
     period = _period(expiry_time_period_ms, "expiry_time_period_ms", AT_ONCE)
     _check_hmac(hmac)
     request = messages.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period)
-    return (yield from _new_end(context, "expire", request, timeout))
+    handler = replace(
+        _new_end(context, "expire", request),
+        is_reached=lambda item, code: code in GONE,
+        read=lambda response, items: whole(
+            response, items, lambda response: context.now() if response.error_code else response.expiry_timestamp_ms
+        ),
+    )
+    return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
 
 
-def _new_end(context: CallContext, action: str, request: Any, timeout: float | None) -> Flow[int]:
-    """Send a request that changes the time at which a token expires, and return this time."""
-    handler: ApiHandler[str, int] = ApiHandler(
+def _new_end(context: CallContext, action: str, request: Any) -> ApiHandler[str, int]:
+    """Return the handler of a request that changes the time at which a token expires. The result is this time."""
+    return ApiHandler(
         action,
         Controller(context.cluster),
         lambda items, until: request,
@@ -188,7 +204,6 @@ def _new_end(context: CallContext, action: str, request: Any, timeout: float | N
         named=str,
         lowest=1,
     )
-    return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
 
 
 def describe_delegation_tokens(

@@ -294,6 +294,8 @@ def delete_groups(
 
     group_ids: Names of the groups.
 
+    A request whose response is lost is repeated. If a group then does not exist, the call has succeeded.
+
     Raise BrokerError (NON_EMPTY_GROUP) if a group has members, and BrokerError (GROUP_ID_NOT_FOUND) if it does not
     exist. Raise AuthorizationError without DELETE on the group. For several groups, an AdminError contains the errors.
     """
@@ -302,6 +304,7 @@ def delete_groups(
         EachCoordinator(context.cluster, "group"),
         lambda groups, until: messages.DeleteGroupsRequest(groups_names=groups),
         lambda response, groups: entries(response.results, "group_id"),
+        is_reached=lambda group, code: code == ErrorCode.GROUP_ID_NOT_FOUND,
     )
     return results(context, names_of(group_ids, "group_ids"), handler, timeout)
 
@@ -451,5 +454,7 @@ def delete_group_offsets(
             if response.error_code
             else partition_codes(response, some)
         ),
+        # A group without members and offsets does not exist any more.
+        is_reached=lambda partition, code: code == ErrorCode.GROUP_ID_NOT_FOUND,
     )
     return results(context, partitions_of(partitions), handler, timeout)

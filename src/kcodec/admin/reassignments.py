@@ -13,6 +13,7 @@ from kcodec.cluster.retry_routes import Controller
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 THE_CLUSTER = "the cluster"
 
@@ -85,6 +86,8 @@ def alter_partition_reassignments(
     allow_replication_factor_change: Whether the number of brokers of a partition may change. False requires Kafka 4.1
         (KIP-860).
 
+    A request whose response is lost is repeated. If a move to cancel is then not in progress, the call has succeeded.
+
     Raise ValueError if a list of brokers is empty or has repeated ids. Raise AuthorizationError without ALTER on the
     cluster. Raise BrokerError with the codes INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
     UNKNOWN_TOPIC_OR_PARTITION or INVALID_REPLICATION_FACTOR. For several partitions, an AdminError contains the errors.
@@ -113,6 +116,7 @@ def alter_partition_reassignments(
             ],
         ),
         _altered,
+        is_reached=lambda partition, code: chosen[partition] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         lowest=0 if allow_replication_factor_change else 1,
     )
     return results(context, chosen, handler, timeout)

@@ -17,8 +17,11 @@ from kcodec.integers import INT64_MAX, INT64_MIN, checked_integer
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.timestamps import warn_of_unit
 
 ELECTIONS = {"preferred": 0, "unclean": 1}
+#: Offset in `delete_records` that stands for the high watermark.
+HIGH_WATERMARK = -1
 
 
 def list_offsets(
@@ -40,6 +43,8 @@ def list_offsets(
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
     }
+    for partition, timestamp in timestamps.items():
+        warn_of_unit(f"partitions[{partition}]", timestamp)
     handler = list_offsets_handler(context.cluster, timestamps, isolation_of(isolation_level))
     return results(context, timestamps, handler, timeout)
 
@@ -50,6 +55,10 @@ def delete_records(
     """Delete the records before an offset (KIP-107), and return the new first offsets.
 
     before: For each partition, the first offset to keep. -1 deletes all records below the high watermark.
+
+    With -1, a request that may have reached the broker is not repeated, because it would also delete records that were
+    written in the meantime. If its response is lost, raise UnknownOutcomeError. Requests with another offset are
+    repeated.
 
     Raise BrokerError (OFFSET_OUT_OF_RANGE) if the offset is above the high watermark, and BrokerError
     (POLICY_VIOLATION) if the topic is compacted. Raise AuthorizationError without the permission. For several
@@ -78,6 +87,7 @@ def delete_records(
             timeout_ms=until.left_ms,
         ),
         lambda response, some: partition_codes(response, some, value=lambda result: result.low_watermark),
+        is_repeatable=lambda partition: offsets[partition] != HIGH_WATERMARK,
     )
     return results(context, offsets, handler, timeout)
 
@@ -93,6 +103,9 @@ def elect_leaders(
     lose records.
 
     election: "preferred" or "unclean". A partition that needs no election is not an error.
+
+    A request whose response is lost is repeated. `was_needed` is then False if the earlier request has elected the
+    leader.
 
     Raise BrokerError, for example PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE, or
     AuthorizationError without the permission. For several partitions, an AdminError contains the errors. Raise

@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
 from kcodec.admin.checks import check_members, check_numbers, check_text
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, request_items, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.integers import shown
@@ -328,6 +328,9 @@ def delete_acls(
 ) -> Flow[dict[AclFilter, list[AclBinding]]]:
     """Delete the permissions that filters select, and return them.
 
+    A request whose response is lost is repeated. Permissions that the earlier request has deleted are then missing from
+    the result.
+
     Raise AuthorizationError without ALTER on the cluster, or another BrokerError. For several filters, an AdminError
     contains the errors.
     """
@@ -398,26 +401,44 @@ def alter_user_scram_credentials(
 
     Use TLS, because a salted password is as confidential as the password.
 
+    A request whose response is lost is repeated. If a credential to delete then does not exist, its deletion has
+    succeeded.
+
     Raise AuthorizationError without ALTER on the cluster. Raise BrokerError (RESOURCE_NOT_FOUND) if a credential to
     delete does not exist, and BrokerError (UNACCEPTABLE_CREDENTIAL) if the broker does not accept one. For several
     users, an AdminError contains the errors.
     """
     changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
     sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}
-    handler: ApiHandler[str, None] = ApiHandler(
-        "alter scram credentials of",
-        Controller(context.cluster),
-        lambda users, until: messages.AlterUserScramCredentialsRequest(
+
+    def request(users: list[str], are_deleted: bool = True) -> Any:
+        return messages.AlterUserScramCredentialsRequest(
             upsertions=[sets[id(one)] for one in changes if id(one) in sets and one.user in users],
             deletions=[
                 messages.ScramCredentialDeletion(name=one.user, mechanism=int(one.mechanism))
                 for one in changes
-                if isinstance(one, ScramCredentialDeletion) and one.user in users
+                if isinstance(one, ScramCredentialDeletion) and one.user in users and are_deleted
             ],
-        ),
+        )
+
+    with_sets = {one.user for one in changes if id(one) in sets}
+    handler: ApiHandler[str, None] = ApiHandler(
+        "alter scram credentials of",
+        Controller(context.cluster),
+        lambda users, until: request(users),
         lambda response, users: entries(response.results, "user"),
+        is_reached=lambda user, code: code == ErrorCode.RESOURCE_NOT_FOUND and user not in with_sets,
     )
-    return results(context, [one.user for one in changes], handler, timeout)
+    deadline = context.deadline(timeout)
+    outcome = yield from request_items(context, [one.user for one in changes], handler, deadline)
+    # A broker changes no credential of a user if it does not find one to delete.
+    rest = outcome.repeated_with(ErrorCode.RESOURCE_NOT_FOUND)
+    handler = replace(handler, request=lambda users, until: request(users, are_deleted=False))
+    again = yield from request_items(context, rest, handler, deadline)
+    for user in again.results:
+        outcome.succeed(user, None)
+    outcome.errors |= again.errors
+    return outcome.value()
 
 
 def _salted(upsertion: ScramCredentialUpsertion) -> Any:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,16 @@ from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import ApiHandler, CallContext, Deadline, ItemResult, entries, request_items, results
+from kcodec.cluster.retry_driver import (
+    UNKNOWN_TOPIC_PATIENCE_SECONDS,
+    ApiHandler,
+    CallContext,
+    Deadline,
+    ItemResult,
+    entries,
+    request_items,
+    results,
+)
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import KcodecError
@@ -39,6 +48,9 @@ def create_topics(
     topics: Topics to create.
     validate_only: Whether to check the request without creating a topic.
     timeout: Maximum time in seconds. None: default_api_timeout_ms.
+
+    A request whose response is lost is repeated. If a topic then exists, with the requested numbers of partitions and
+    replicas, the call has succeeded.
 
     After the topics are created, the call waits up to 10 seconds until all partitions have a leader. It then returns
     without an error, even if some have none.
@@ -71,9 +83,49 @@ def create_topics(
         lowest=4 if needs_defaults else 0,
     )
     outcome = yield from request_items(context, requested, handler, deadline)
+    if not validate_only:
+        existing = outcome.repeated_with(ErrorCode.TOPIC_ALREADY_EXISTS)
+        reached = yield from _reached(
+            context, existing, lambda name, topic: _is_as_requested(topic, requested[name]), deadline
+        )
+        for name, topic in reached.items():
+            replicas = len(topic.partitions[0].replicas)
+            outcome.succeed(name, CreatedTopic(name, topic.topic_id, len(topic.partitions), replicas))
     if outcome.results and not validate_only:
         yield from _shown(context, list(outcome.results), deadline)
     return outcome.value()
+
+
+def _reached(
+    context: CallContext, names: list[str], is_reached: Callable[[str, TopicDescription], bool], deadline: Deadline
+) -> Flow[dict[str, TopicDescription]]:
+    """Return the topics whose current state is the requested one, after a repeated request. Some brokers learn of a
+    change a little later, so the other topics are described again for a moment."""
+    found: dict[str, TopicDescription] = {}
+    until = min(deadline.at, context.clock() + UNKNOWN_TOPIC_PATIENCE_SECONDS)
+    attempt = 0
+    while names:
+        outcome = yield from request_items(context, names, _description_handler(4), deadline)
+        found |= {name: topic for name, topic in outcome.results.items() if is_reached(name, topic)}
+        names = [name for name in names if name not in found]
+        if context.clock() >= until:
+            break
+        if names:
+            yield from context.pause(attempt, deadline)
+            attempt += 1
+    return found
+
+
+def _is_as_requested(topic: TopicDescription, requested: NewTopic) -> bool:
+    """Return whether an existing topic has the requested numbers of partitions and replicas."""
+    partitions, replicas = requested.num_partitions, requested.replication_factor
+    if requested.assignments is not None:
+        partitions = len(requested.assignments)
+    return (
+        bool(topic.partitions)
+        and partitions in (None, len(topic.partitions))
+        and all(replicas in (None, len(one.replicas)) for one in topic.partitions)
+    )
 
 
 def _creatable(topic: NewTopic) -> Any:
@@ -136,6 +188,8 @@ def delete_topics(
 ) -> Flow[dict[str, None]]:
     """Delete topics by name, with all their records.
 
+    A request whose response is lost is repeated. If a topic then does not exist, the call has succeeded.
+
     Raise BrokerError, for example UNKNOWN_TOPIC_OR_PARTITION or TOPIC_DELETION_DISABLED, or AuthorizationError without
     the permission. For several topics, an AdminError contains the errors.
     """
@@ -144,6 +198,7 @@ def delete_topics(
         Controller(context.cluster),
         lambda names, until: messages.DeleteTopicsRequest(topic_names=names, timeout_ms=until.left_ms),
         lambda response, names: entries(response.responses, "name"),
+        is_reached=lambda name, code: code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         highest=5,  # version 6 has topic ids instead of names
     )
     return results(context, names_of(topics, "topics"), handler, timeout)
@@ -162,6 +217,9 @@ def create_partitions(
         partition, with the preferred leader first. Without broker ids, the controller chooses the brokers.
     validate_only: Whether to check the request without a change.
 
+    A request whose response is lost is repeated. If a topic then has the new number of partitions, the call has
+    succeeded.
+
     Raise BrokerError, for example INVALID_PARTITIONS if the number is not larger than the current one, or
     AuthorizationError without the permission. For several topics, an AdminError contains the errors.
     """
@@ -177,7 +235,16 @@ def create_partitions(
         ),
         lambda response, names: entries(response.results, "name"),
     )
-    return results(context, added, handler, timeout)
+    deadline = context.deadline(timeout)
+    outcome = yield from request_items(context, added, handler, deadline)
+    if not validate_only:
+        existing = outcome.repeated_with(ErrorCode.INVALID_PARTITIONS)
+        reached = yield from _reached(
+            context, existing, lambda name, topic: len(topic.partitions) == added[name].count, deadline
+        )
+        for name in reached:
+            outcome.succeed(name, None)
+    return outcome.value()
 
 
 def _more_partitions(name: str, wanted: Any) -> Any:
@@ -241,7 +308,12 @@ def describe_topics(
     lowest = 8 if include_authorized_operations else 4
     if topics is None:
         return _describe_all(context, lowest, include_authorized_operations, timeout)
-    handler: ApiHandler[str, TopicDescription] = ApiHandler(
+    handler = _description_handler(lowest, include_authorized_operations)
+    return results(context, names_of(topics, "topics"), handler, timeout)
+
+
+def _description_handler(lowest: int, include_authorized_operations: bool = False) -> ApiHandler[str, TopicDescription]:
+    return ApiHandler(
         "describe topic",
         AnyBroker(),
         lambda names, until: messages.MetadataRequest(
@@ -252,7 +324,6 @@ def describe_topics(
         lambda response, names: entries(response.topics, "name", _description),
         lowest=lowest,
     )
-    return results(context, names_of(topics, "topics"), handler, timeout)
 
 
 def _describe_all(

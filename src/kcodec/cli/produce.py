@@ -19,7 +19,7 @@ from kcodec.cli.render import counted
 from kcodec.errors import BrokerError, KcodecError
 
 if TYPE_CHECKING:
-    from kcodec.client import Producer
+    from kcodec.client import Producer, Transaction
 
 DESCRIPTION = (
     "Sends messages to a topic. Each line of stdin is a message, or each FILE, or with -l each line of a FILE. The "
@@ -172,6 +172,18 @@ class _Sending:
         self._waiting: dict[int, str] = {}
         #: Place and error of the messages that failed, by their numbers.
         self._failed: dict[int, tuple[str, BaseException]] = {}
+        self._is_committed_in_parts = options.commit_every is not None
+        self._committed = 0
+        #: Place of the first message of the transaction that is not committed, and the transaction.
+        self._open: tuple[str, Transaction] | None = None
+
+    def begin(self, first: str, transaction: Transaction) -> None:
+        """Note that a transaction begins with the message at this place."""
+        self._open = first, transaction
+
+    def committed(self) -> None:
+        """Note that all messages until now are committed."""
+        self._committed, self._open = self._sent, None
 
     def send_all(self, messages: Iterable[InputMessage], send: Callable[..., Any]) -> None:
         """Send, and wait until all are acknowledged. Raise CommandError, which names the first message that was not.
@@ -219,8 +231,10 @@ class _Sending:
         del self._waiting[number]
 
     def report_acknowledged(self, error: BaseException) -> None:
-        """Report the number of acknowledged messages, and the first message that was not acknowledged. The producer
-        must be closed. Add this to the error, or print it if the error itself is not printed."""
+        """Report the number of acknowledged messages, and the first message that was not acknowledged. With
+        --commit-every, report the number of committed messages instead. The producer must be closed."""
+        if self._is_committed_in_parts:
+            self._report(self._committed_text(), error)
         if self._is_transactional or not self._sent:
             return
         before = "" if self._failed or not isinstance(error, CommandError) else " before it"
@@ -231,6 +245,20 @@ class _Sending:
         if places and not (first in self._failed and self._failed[first][1] is error.__cause__):
             reason = f": {self._failed[first][1]}" if first in self._failed else ""
             text += f"; the first that was not is {places[first]}{reason}"
+        self._report(text, error)
+
+    def _committed_text(self) -> str:
+        """Return the number of messages that earlier transactions have committed, and the first of the others."""
+        were = "was" if self._committed == 1 else "were"
+        text = f"{counted(self._committed, 'message')} {were} committed in earlier transactions"
+        if self._open is not None:
+            first, transaction = self._open
+            rest = "was not committed" if transaction.committed is not None else "may be committed or not"
+            text += f"; the transaction that begins with {first} {rest}"
+        return text
+
+    def _report(self, text: str, error: BaseException) -> None:
+        """Add this to the error, or print it if the error itself is not printed."""
         if isinstance(error, KeyboardInterrupt | BrokenPipeError):
             self._output.say(f"kcodec: {text}")
         else:
@@ -249,4 +277,6 @@ def _in_transactions(
     for first in messages:
         part = chain([first], messages if options.commit_every is None else islice(messages, options.commit_every - 1))
         with producer.transaction() as transaction:
+            sending.begin(first.place, transaction)
             sending.send_all(part, transaction.send)
+        sending.committed()

@@ -36,6 +36,12 @@ LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_reco
 RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 # Java's options for the formats of stores. kcodec reads only PEM files.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
+# Values of connections.max.idle.ms that mean no limit, in Java (-1) and in librdkafka (0), and the time that is used
+# instead, in ms.
+NO_IDLE_LIMIT, LONGEST_IDLE_MS = {-1, 0}, 2**31 - 1
+# The level of librdkafka that means the default of the codec. It is only recognized with the name that librdkafka has,
+# because -1 is also a level of zstd.
+LEVEL_NAME, DEFAULT_LEVEL = "compression.level", -1
 # An option in a JAAS configuration line. Its value is in single or double quotes, or has no whitespace and no quotes.
 JAAS = re.compile(
     r"""\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))(?=[\s;]|$)""",
@@ -76,7 +82,14 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
         value = value.upper() if ours in UPPER else value.lower()
     if ours == "auto_offset_reset":
         value = RESETS.get(value, value)
-    return {ours: _converted(name, value, str(declared.type))}
+    return {ours: _without_markers(name, ours, _converted(name, value, str(declared.type)))}
+
+
+def _without_markers(name: str, ours: str, value: object) -> object:
+    """Return a value of kcodec for a number with which other clients mean their default or no limit."""
+    if ours == "connections_max_idle_ms" and value in NO_IDLE_LIMIT:
+        return LONGEST_IDLE_MS
+    return None if name == LEVEL_NAME and value == DEFAULT_LEVEL else value
 
 
 def _declaration(name: str) -> tuple[str, Field[Any] | None]:
@@ -203,7 +216,8 @@ def _options_of(name: str, value: Any) -> dict[str, Any]:
         return options_of_property(name, str(value))
     if ours in IN_KILOBYTES and isinstance(value, int | float):
         value = value * 1024
-    return {_declaration(ours)[0]: value}
+    ours = _declaration(ours)[0]
+    return {ours: _without_markers(name, ours, value)}
 
 
 def meant_option(name: str, clients: Iterable[str]) -> str:

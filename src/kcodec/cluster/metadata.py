@@ -493,6 +493,8 @@ class Cluster:
             try:
                 reply = yield from call(ANY_NODE, request, timeout=left, lowest=1 if kind == "transaction" else 0)
             except (TransportError, UnsupportedError, BrokerError) as failed:
+                # If no known broker responds, the metadata flow starts again from the bootstrap servers.
+                self.request_update("FindCoordinator got no response")
                 return {**errors, **dict.fromkeys(missing, failed)}
             if reply.version < 4:
                 found = {some[0]: reply.message}

@@ -6,6 +6,10 @@ The items of Admin's calls, and of a consumer's calls about offsets, are topics,
 requests items with a retriable error again, for example if a leader has moved or a broker is starting. In Kafka, Call
 and AdminApiDriver of KafkaAdminClient do this.
 
+A request may take effect although its response is lost. `ApiHandler.is_reached` then recognizes the error of the
+repeated request that means that nothing is left to do. `ApiHandler.is_repeatable` excludes requests that do more if
+they are repeated.
+
 No error is dropped: `Outcome` has a result or an error for each item. `Outcome.value()` returns the results or raises.
 It raises the error itself if there was one item, otherwise `AdminError`, an ExceptionGroup that also has the results of
 the successful items. (`except* BrokerError` catches both.)
@@ -27,6 +31,7 @@ from kcodec.errors import (
     KcodecError,
     RequestTimedOutError,
     TransportError,
+    UnknownOutcomeError,
     UnsupportedError,
 )
 from kcodec.flow import Clock, Flow, Task, call, join, sleep, spawn
@@ -44,15 +49,34 @@ UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 MAX_PARALLEL_REQUESTS = 32
 # Errors that stand in the note of another, in words.
 MAX_NOTED_ERRORS = 5
+# Errors of brokers after which the request may have taken effect, or may still do so.
+UNKNOWN_EFFECT = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
 
 
 @dataclass
 class Outcome(Generic[K, V]):
-    """The results and errors of the items of a call."""
+    """The results and errors of the items of a call.
+
+    repeated: Items that were requested again although an earlier request may have taken effect.
+    """
 
     doing: str
     results: dict[K, V] = field(default_factory=dict)
     errors: dict[K, KcodecError] = field(default_factory=dict)
+    repeated: set[K] = field(default_factory=set)
+
+    def repeated_with(self, code: int) -> list[K]:
+        """Return the repeated items that have this error. An earlier request of the call may be its cause."""
+        return [
+            item
+            for item, error in self.errors.items()
+            if item in self.repeated and isinstance(error, BrokerError) and error.code == code
+        ]
+
+    def succeed(self, item: K, value: V) -> None:
+        """Replace the error of an item with a result."""
+        del self.errors[item]
+        self.results[item] = value
 
     def value(self) -> dict[K, V]:
         """Return the results; raise if there are errors."""
@@ -157,6 +181,9 @@ class ApiHandler(Generic[K, V]):
     final:     Retriable codes that are not retried here.
     resource:  Returns the resource that the error of an item names.
     at_most:   Maximum number of items in one request, which limits the size of request and response.
+    is_reached: Whether this error of an item means that an earlier request has taken effect whose response was lost.
+                The result of the item is then the value in the response with the error.
+    is_repeatable: Whether an item may be requested again after a request that may have taken effect.
     lowest, highest: Bounds of the version.
     """
 
@@ -168,6 +195,8 @@ class ApiHandler(Generic[K, V]):
     resource: Callable[[K], object] = lambda item: item
     named: Callable[[K], str] = lambda item: f"{item!r}" if isinstance(item, str) else f"{item}"
     at_most: int = 1000
+    is_reached: Callable[[K, int], bool] = lambda item, code: False
+    is_repeatable: Callable[[K], bool] = lambda item: True
     lowest: int = 0
     highest: int = 32767
 
@@ -307,6 +336,8 @@ class _RetryDriver(Generic[K, V]):
                 highest=handler.highest,
             )
         except (TransportError, UnsupportedError) as error:
+            if isinstance(error, TransportError) and error.possibly_sent:
+                items = self._note_lost(items, error)
             self._failed(items, error)
             return
         missing = set(items)
@@ -320,8 +351,24 @@ class _RetryDriver(Generic[K, V]):
                     f"{self._doing(item)}: the response of broker {node} has no result for {self._handler.named(item)}"
                 )
 
+    def _note_lost(self, items: list[K], error: KcodecError) -> list[K]:
+        """Note that a request may have taken effect. Return the items that may be requested again."""
+        repeatable = [item for item in items if self._handler.is_repeatable(item)]
+        self._outcome.repeated.update(repeatable)
+        for item in items:
+            if item not in self._outcome.repeated:
+                unknown = UnknownOutcomeError(
+                    f"{self._doing(item)}: the outcome is unknown, as the request may have taken effect, and it is not "
+                    f"repeated; check the state of the cluster before the next call; the error: {error}",
+                    possibly_sent=True,
+                )
+                unknown.__cause__ = error
+                self._outcome.errors[item] = unknown
+        return repeatable
+
     def _take(self, item: K, result: ItemResult) -> None:
-        if result.code == ErrorCode.NONE:
+        is_reached = item in self._outcome.repeated and self._handler.is_reached(item, result.code)
+        if result.code == ErrorCode.NONE or is_reached:
             self._outcome.results[item] = result.value
             self._last.pop(item, None)
             self._on_result(item, result.value)
@@ -336,11 +383,11 @@ class _RetryDriver(Generic[K, V]):
             text="the topic or partition does not exist; check its name" if is_gone else None,
         )
         error.resource = self._handler.resource(item)
-        if is_passing:
+        if not is_passing:
+            self._outcome.errors[item] = error
+        elif result.code not in UNKNOWN_EFFECT or self._note_lost([item], error):
             self._last[item] = error
             self._handler.route.lost(item, result.code)
-        else:
-            self._outcome.errors[item] = error
 
     def _may_retry(self, code: int) -> bool:
         if code in self._handler.final or not error_code(code).retriable:
@@ -368,7 +415,9 @@ class _RetryDriver(Generic[K, V]):
         for item in items:
             last = self._last.get(item)
             text = f"{self._doing(item)}: not finished within {seconds_text(self._deadline.limit)}"
-            error = self._context.late(text if last is None else f"{text}; last error: {last}")
+            error = self._context.late(
+                text if last is None else f"{text}; last error: {last}", possibly_sent=item in self._outcome.repeated
+            )
             error.__cause__ = last
             self._outcome.errors[item] = error
 

@@ -20,6 +20,8 @@ from confluent_kafka import KafkaError
 
 from kcodec.client.properties import options_from_properties
 from kcodec.compat._confluent_errors import local_error
+from kcodec.consumer.options import ConsumerConfig
+from kcodec.network.options import ClientConfig
 from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
@@ -47,6 +49,13 @@ SAME = {
     "topic.metadata.propagation.max.ms": "unknown_topic_timeout_ms",
     "receive.message.max.bytes": "max_response_bytes",
 }
+#: Names for which kcodec has one option together with another name, which has priority. librdkafka has two settings.
+MERGED = {
+    "request.timeout.ms": "socket.timeout.ms",
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+}
+#: Codecs for which librdkafka uses its default if the level is 0.
+WITHOUT_LEVEL_0 = {"snappy", "lz4"}
 #: Minimum similarity, as difflib computes it, of a mistyped name to a name that is suggested.
 CLOSE = 0.8
 #: Names that only the facade reads. All except the first are for producers.
@@ -170,6 +179,8 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
         elif name in ONLY:
             if str(value).lower() != ONLY[name]:
                 raise ValueError(f"{name} must be {ONLY[name]!r}, as kcodec has no other; got {str(value)!r}")
+        elif _is_merged(name, given):
+            log.warning("%s has no effect, as kcodec has one option for it and for %s", name, MERGED[name])
         elif value is not None and not _is_ignored(client, name, value):
             ours = SAME.get(name, name)
             text = value if callable(value) or not isinstance(value, bool | int | float) else str(value).lower()
@@ -178,6 +189,12 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
             except TypeError as error:
                 raise TypeError(_in_dots(str(error), name)) from error
     return options
+
+
+def _is_merged(name: str, given: Mapping[str, Any]) -> bool:
+    """Return whether another setting, which has priority, sets the same option to another value."""
+    other = given.get(MERGED.get(name, ""))
+    return other is not None and str(other) not in {"-1", str(given[name])}
 
 
 def _in_dots(text: str, name: str) -> str:
@@ -220,6 +237,18 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
             if session is not None and session <= 3_000:
                 defaults["heartbeat_interval_ms"] = session / 3
         found = {**defaults, **options}
+        wait, limit = (
+            found.get(name, default)
+            for name, default in (
+                ("fetch_max_wait_ms", ConsumerConfig.fetch_max_wait_ms),
+                ("request_timeout_ms", ClientConfig.request_timeout_ms),
+            )
+        )
+        if limit <= wait:  # librdkafka adds the two for a Fetch request
+            log.warning(
+                "socket.timeout.ms (%s) should be greater than fetch.wait.max.ms (%s); the sum is used", limit, wait
+            )
+            found["request_timeout_ms"] = limit + wait
         if found.get("auto_commit_interval_ms") == 0:  # librdkafka then commits at a revocation and at the end only
             found["auto_commit_interval_ms"] = LONGEST_MS
         return found
@@ -236,6 +265,8 @@ def _producer_defaults(options: dict[str, Any], settings: Settings) -> dict[str,
     timeout = found.get("delivery_timeout_ms", 300_000)
     timeout = LONGEST_MS if timeout == NO_TIMEOUT else timeout
     found["delivery_timeout_ms"] = timeout
+    if found.get("compression_level") == 0 and found.get("compression_type") in WITHOUT_LEVEL_0:
+        del found["compression_level"]
     left = timeout - found.get("linger_ms", 5)
     if found.get("request_timeout_ms", 30_000) > left:
         found["request_timeout_ms"] = max(left, 1)

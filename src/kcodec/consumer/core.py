@@ -44,6 +44,7 @@ from kcodec.integers import as_integer, shown
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.quantities import seconds_text
+from kcodec.timestamps import warn_of_unit
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery
@@ -592,6 +593,18 @@ class ConsumerCore:
         )
 
     @property
+    def is_unsubscribed(self) -> bool:
+        """Any thread: whether a poll has nothing to wait for, because there is neither a subscription nor an
+        assignment, a callback or an error."""
+        return not (
+            self.is_closed
+            or self.has_business
+            or self.membership is not None
+            or not self.subscription.is_empty
+            or bool(self.assignment.partitions)
+        )
+
+    @property
     def waits_in_flow(self) -> bool:
         """Any thread: whether a poll must wait in a flow, because the core is closed or not running, or because there
         is other work than waiting for records."""
@@ -845,6 +858,7 @@ class ConsumerCore:
                 raise ValueError(
                     f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {shown(timestamp)}"
                 )
+            warn_of_unit(f"timestamps[{partition}]", number)
         found = yield from self._list_offsets({**given}, timeout)
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
 

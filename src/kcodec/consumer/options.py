@@ -181,7 +181,8 @@ class ConsumerConfig(OptionSet):
         return "by_duration", ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
     def settings(self, client: ClientConfig) -> ConsumerSettings:
-        """Return the settings of the flows."""
+        """Return the settings of the flows. Raise ValueError if the time of a fetch is not below that of a request."""
+        check_fetch_wait(self.fetch_max_wait_ms, client)
         reset, duration = self._reset()
         return settings_of(
             ConsumerSettings,
@@ -258,6 +259,15 @@ def checked_columns(columns: Iterable[str], binary_type: str, framing: str | Non
             raise ValueError(f"unknown column {name!r}; expected some of {', '.join(COLUMNS)}")
     schema_of(names, binary_type, False, framing)  # the core's own check
     return names
+
+
+def check_fetch_wait(fetch_max_wait_ms: float, client: ClientConfig) -> None:
+    """Raise ValueError if a request times out while the broker still waits for records."""
+    if client.request_timeout_ms <= fetch_max_wait_ms:
+        raise ValueError(
+            f"request_timeout_ms ({number_text(client.request_timeout_ms)}) must be greater than fetch_max_wait_ms "
+            f"({number_text(fetch_max_wait_ms)}), because a broker without records delays its response by this time"
+        )
 
 
 def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) -> ClientConfig:

@@ -29,6 +29,7 @@ from kcodec.log.segment import Segment, Tail, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
+from kcodec.timestamps import warn_of_unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class Log:
         timestamp = checked_integer(
             "timestamp", timestamp, INT64_MIN, INT64_MAX, expected="an int, in milliseconds since 1970"
         )
+        warn_of_unit("timestamp", timestamp)
         start = self.log_start_offset
         use_index = use_index and on_error == "raise"
         if use_index and self._check_crcs and self._kept_timeline("raise") is None:

@@ -127,7 +127,18 @@ class ConnectionOwner(ABC):
 class _PendingCall:
     """A call that waits to be sent, or for its response."""
 
-    __slots__ = ("call", "correlation_id", "deadline", "done", "is_over", "is_sent", "kind", "started", "version")
+    __slots__ = (
+        "call",
+        "correlation_id",
+        "deadline",
+        "done",
+        "is_over",
+        "is_sent",
+        "kind",
+        "limit",
+        "started",
+        "version",
+    )
 
     def __init__(self, call: Call, done: Done, started: float) -> None:
         self.call = call
@@ -136,6 +147,8 @@ class _PendingCall:
         self.done = done
         self.started = started
         self.deadline = started + call.timeout
+        #: When the connection is closed if the request was sent and has no response. This may be after the deadline.
+        self.limit = self.deadline
         self.is_sent = False
         self.is_over = False
         self.correlation_id = self.version = -1
@@ -166,6 +179,8 @@ class Connection:
         #: Whether it has authenticated again after the first time, or does so now.
         self._is_renewing = False
         self.last_used = network.clock()
+        #: Minimum number of seconds that the broker gets for a response, whatever the timeout of the call is.
+        self._patience = network.options.request_timeout_ms / 1000
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
         self._reader = FrameReader(network.options.max_response_bytes, self._response_limit)
@@ -224,6 +239,11 @@ class Connection:
             self._send_waiting()
 
         def give_up() -> None:
+            if pending.is_sent and not (pending.is_over or self.is_closed):
+                # Such as JoinGroup, whose timeout is long. Without its response, no later call gets one.
+                pending.limit = min(pending.limit, self.network.clock() + self._patience)
+                if self._deadlines is None or pending.limit < self._deadlines.when:
+                    self._watch_deadlines(pending.limit)
             pending.is_over = True
             if not pending.is_sent and pending in self._waiting:
                 self._waiting.remove(pending)
@@ -234,6 +254,7 @@ class Connection:
     def _start(self, call: Call, done: Done) -> _PendingCall:
         now = self.network.clock()
         pending = _PendingCall(call, done, now)
+        pending.limit = max(pending.deadline, now + self._patience)
         self.last_used = now
         if self._deadlines is None or pending.deadline < self._deadlines.when:
             self._watch_deadlines(pending.deadline)
@@ -252,11 +273,11 @@ class Connection:
         assert self._deadlines is not None
         self._timers.discard(self._deadlines)
         now, self._deadlines = max(self.network.clock(), self._deadlines.when), None
-        late = [pending for pending in self._unfinished() if pending.deadline <= now]
-        for pending in sorted(late, key=lambda pending: pending.deadline):
+        late = [pending for pending in self._unfinished() if _due(pending) <= now]
+        for pending in sorted(late, key=_due):
             if not self.is_closed:
-                self._timed_out(pending)
-        nearest = min((pending.deadline for pending in self._unfinished()), default=None)
+                self._timed_out(pending, now)
+        nearest = min(map(_due, self._unfinished()), default=None)
         if nearest is not None:
             self._watch_deadlines(nearest)
 
@@ -271,7 +292,9 @@ class Connection:
                         self._unmute = self.call_at(self._muted_until, self._unmuted)
                     return
                 self._muted_until = 0.0
-            self._send(self._waiting.popleft())
+            pending = self._waiting.popleft()
+            pending.limit = max(pending.deadline, self.network.clock() + self._patience)
+            self._send(pending)
 
     def _unmuted(self) -> None:
         """End the throttling, unless a response has prolonged it meanwhile."""
@@ -325,36 +348,44 @@ class Connection:
             self._requests_sent[kind] = found
         return found
 
-    def _timed_out(self, pending: _PendingCall) -> None:
-        if pending.is_over and not pending.is_sent:
-            return
-        seconds = self.network.clock() - pending.started
-        what = pending.kind.__name__
+    def _timed_out(self, pending: _PendingCall, now: float) -> None:
+        """End a call at its deadline. Close the connection if the broker has had request_timeout_ms for the response.
+
+        Responses arrive in order, so without one of them none of the later ones arrives. Until that time, however, the
+        connection may have other calls, which would otherwise be sent again because one call had a short timeout.
+        """
         if not pending.is_sent:
-            if pending in self._waiting:
-                self._waiting.remove(pending)
-            reason = f"{self.name}: {what} was not sent"
-            cause = self.network.last_failure(self.node_id)
-            if cause is not None:  # what a call had left of its time says nothing then
-                reason += f", because the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
-            else:
-                reason += f" within {seconds_text(seconds)}"
-                if self._transport is not None and not self.is_ready:
-                    reason += "; the negotiation of versions and authentication has not ended"
-            pending.finish(None, RequestTimedOutError(reason))
-        elif pending in self._in_flight:
-            # Responses arrive in order, so without this one none of the later ones arrives. A new connection is needed.
-            self._in_flight.remove(pending)
-            self._count_failed(pending)
-            reason = f"{self.name}: no response to {what} within {seconds_text(seconds)}"
-            pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
-            self.close(TransportError(f"{reason}; the connection was closed"))
+            if not pending.is_over:
+                self._not_sent(pending)
+            return
+        seconds = seconds_text(self.network.clock() - pending.started)
+        what = pending.kind.__name__
+        if pending in self._in_flight:
+            reason = f"{self.name}: no response to {what} within {seconds}"
         elif pending in self._unsent:
-            self._unsent.remove(pending)
+            reason = f"{self.name}: {what} was not sent completely within {seconds}"
+        else:
+            return
+        if not pending.is_over:
             self._count_failed(pending)
-            reason = f"{self.name}: {what} was not sent completely within {seconds_text(seconds)}"
             pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
+        if pending.limit <= now:
             self.close(TransportError(f"{reason}; the connection was closed"))
+
+    def _not_sent(self, pending: _PendingCall) -> None:
+        """End a call that was not sent by its deadline."""
+        seconds = self.network.clock() - pending.started
+        if pending in self._waiting:
+            self._waiting.remove(pending)
+        reason = f"{self.name}: {pending.kind.__name__} was not sent"
+        cause = self.network.last_failure(self.node_id)
+        if cause is not None:  # what a call had left of its time says nothing then
+            reason += f", because the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
+        else:
+            reason += f" within {seconds_text(seconds)}"
+            if self._transport is not None and not self.is_ready:
+                reason += "; the negotiation of versions and authentication has not ended"
+        pending.finish(None, RequestTimedOutError(reason))
 
     def _count_failed(self, pending: _PendingCall) -> None:
         self.network.metrics.count("request.failed", api=pending.kind.__name__, node=self.node_id)
@@ -453,7 +484,8 @@ class Connection:
         self._unsent.clear()
         waiting, self._waiting = self._waiting, deque()
         for pending in in_flight:
-            self._count_failed(pending)
+            if not pending.is_over:
+                self._count_failed(pending)
             pending.finish(None, _as_sent(error))
         unsent = self.network.call_error(self, error)
         for pending in waiting:
@@ -650,6 +682,11 @@ class Connection:
             return
         again = max(self.last_used, now if self.load else 0.0) + limit
         self.call_at(again, self._watch_idleness)
+
+
+def _due(pending: _PendingCall) -> float:
+    """Return the time at which to look at a call: its deadline, or the limit of its connection after that."""
+    return pending.limit if pending.is_over and pending.is_sent else pending.deadline
 
 
 def _error_text(error: BaseException) -> str:

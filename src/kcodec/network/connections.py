@@ -146,7 +146,11 @@ class Network(ConnectionOwner):
         return None if broker is None else broker.address
 
     def _any_node(self) -> int:
-        """Return the ready connection with the lowest load, or the broker to which a connection may be opened first."""
+        """Return the broker whose ready connection has the lowest load, or to which a connection may be opened first.
+
+        The last connection to a suspect broker has failed. A broker whose packets are dropped may still have a ready
+        connection, so suspect brokers are used only if there are no others.
+        """
         candidates = list(self.directory.brokers) or [
             FIRST_BOOTSTRAP_NODE - index for index in range(len(self.bootstrap_addresses))
         ]
@@ -155,10 +159,11 @@ class Network(ConnectionOwner):
             for node_id in candidates
             if (connection := self._connections.get((node_id, ""))) is not None and connection.is_ready
         ]
-        if ready:
-            return min(ready, key=lambda connection: connection.load).node_id
+        trusted = [connection for connection in ready if connection.node_id not in self._backoffs]
+        if trusted or (ready and self._backoffs.keys() >= set(candidates)):
+            return min(trusted or ready, key=lambda connection: connection.load).node_id
         self.random.shuffle(candidates)
-        return min(candidates, key=self._not_before)
+        return min(candidates, key=lambda node_id: (node_id in self._backoffs, self._not_before(node_id)))
 
     def _not_before(self, node_id: int) -> float:
         backoff = self._backoffs.get(node_id)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from kcodec.arguments import check_conversions
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, checked_columns
+from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, check_fetch_wait, checked_columns
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.options import Deserializer, OptionSet, option, settings_of
@@ -67,7 +67,8 @@ class ReadTopicConfig(OptionSet):
             raise ValueError("a deserializer needs the column 'offset' for its errors: add it to columns=")
 
     def settings(self, client: ClientConfig) -> ConsumerSettings:
-        """Return the settings of the flows."""
+        """Return the settings of the flows. Raise ValueError if the time of a fetch is not below that of a request."""
+        check_fetch_wait(self.fetch_max_wait_ms, client)
         return settings_of(
             ConsumerSettings,
             self,

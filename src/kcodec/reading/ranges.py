@@ -24,6 +24,7 @@ from kcodec.offsets import Timestamp, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import count_text
 from kcodec.reading.predicate import ALL, HIGHEST, Bounds
+from kcodec.timestamps import warn_of_unit
 
 RangeBound: TypeAlias = "str | int | Timestamp | datetime.datetime"
 RangeBounds: TypeAlias = "RangeBound | Mapping[int, RangeBound]"
@@ -36,7 +37,9 @@ def bound_of(given: object, name: str) -> str | int | Timestamp:
     """Return a bound as it was given. Raise ValueError or TypeError if it is invalid."""
     if isinstance(given, Timestamp):
         # A negative number would have a special meaning in ListOffsets.
-        return Timestamp(checked_integer(f"{name}: the time in ms since 1970", given.ms, 0, INT64_MAX))
+        when = checked_integer(f"{name}: the time in ms since 1970", given.ms, 0, INT64_MAX)
+        warn_of_unit(name, when)
+        return Timestamp(when)
     if isinstance(given, datetime.datetime):
         if given.tzinfo is None:
             raise ValueError(f"{name}={given!r} has no time zone: add one, such as tzinfo=datetime.timezone.utc")

@@ -20,6 +20,7 @@ from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import BrokerError, KcodecError, UnknownOutcomeError
 from kcodec.flow import Flow, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import HIGHEST_VERSION
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
@@ -48,7 +49,7 @@ class SessionEnd:
         """End the transaction. `error` is the exception that ended its block; errors of the abort are added to it as a
         note.
 
-        Raise AbortableTransactionError and its subclasses (not for a rebalance), ProducerFencedError,
+        Raise AbortableTransactionError and its subclasses (not for a rebalance or a new topic), ProducerFencedError,
         UnknownOutcomeError, or DeliveryTimeoutError if the commit was not sent in time.
         """
         block = self.block
@@ -158,6 +159,10 @@ class SessionEnd:
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
         except BrokerError as refused:
+            if refused.code == ErrorCode.UNKNOWN_TOPIC_ID:
+                # A topic was deleted and created again while the request was in flight. The consumer reads the new one.
+                self.block.fail(str(refused))
+                return
             if refused.code not in LOST_MEMBER_CODES:
                 raise
             self.block.fail(str(refused))

@@ -19,6 +19,7 @@ from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_D
 from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
 from kcodec.spark.planner import EARLIEST, LATEST, parse_partition_numbers, refuse_word
+from kcodec.timestamps import warn_of_unit
 
 logger = logging.getLogger("kcodec.spark")
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -203,9 +204,13 @@ def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
     """Return the bound of one side, by the precedence of Spark's source: timestamp, offsets by timestamp, offsets."""
     by_timestamp, offsets_by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if by_timestamp in options:
-        return Bound("timestamp", by_timestamp, _integer(options, by_timestamp, 0, least=0))
+        when = _integer(options, by_timestamp, 0, least=0)
+        warn_of_unit(f"option {by_timestamp!r}", when)
+        return Bound("timestamp", by_timestamp, when)
     if offsets_by_timestamp in options:
         each = _per_partition(offsets_by_timestamp, options[offsets_by_timestamp])
+        for _, when in each:
+            warn_of_unit(f"option {offsets_by_timestamp!r}", when)
         return Bound("timestamp", offsets_by_timestamp, each=each)
     if offsets not in options:
         return default

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.timestamps import unit_hint, warn_of_unit
 
 LATEST, EARLIEST = -1, -2
 # A partition of which nothing has been read yet: its offsets are taken to have this many bytes each.
@@ -37,8 +38,6 @@ PARTITIONS_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 HIGHEST_PARTITION = (1 << 31) - 1
 HIGHEST_LONG = (1 << 63) - 1
-#: From these numbers on, a timestamp is probably in microseconds or in nanoseconds, and not in milliseconds.
-FIRST_MICROSECONDS, FIRST_NANOSECONDS = 10**14, 10**17
 
 
 PartitionOffsets = Mapping[TopicPartition, int]
@@ -149,9 +148,12 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
         text = options[by_timestamp].strip()
         if not WHOLE_NUMBER.fullmatch(text) or not -HIGHEST_LONG - 1 <= int(text) <= HIGHEST_LONG:
             raise ValueError(f"option {by_timestamp!r} is {text!r}: expected milliseconds as one whole number")
+        warn_of_unit(f"option {by_timestamp!r}", int(text))
         return OffsetLimit("timestamps", by_timestamp, timestamp=int(text), strategy=strategy)
     if offsets_by_timestamp in options:
         each = parse_partition_numbers(offsets_by_timestamp, options[offsets_by_timestamp], TIMESTAMPS_EXAMPLE)
+        for when in each.values():
+            warn_of_unit(f"option {offsets_by_timestamp!r}", when)
         return OffsetLimit("timestamps", offsets_by_timestamp, each, strategy=strategy)
     default = "latest" if side == "ending" or is_stream else "earliest"
     if offsets not in options:
@@ -262,16 +264,6 @@ def resolve_offsets(
                 offset = (limit.each or {})[partition]
             resolved[partition] = {EARLIEST: earliest, LATEST: latest}.get(offset, {partition: offset})[partition]
     return resolved
-
-
-def unit_hint(when: int | None) -> str:
-    """Return a note about a timestamp that is probably not in milliseconds, with a leading semicolon; "" otherwise."""
-    if when is None or when < FIRST_MICROSECONDS:
-        return ""
-    unit, factor = ("microseconds", 1000) if when < FIRST_NANOSECONDS else ("nanoseconds", 1_000_000)
-    return (
-        f"; the option is in milliseconds, and this number looks like {unit}: {when // factor} would be in milliseconds"
-    )
 
 
 def _check_partitions(limit: OffsetLimit, partitions: Collection[TopicPartition]) -> None:

@@ -24,6 +24,7 @@ from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
 from kcodec.spark.planner import EARLIEST, HIGHEST_LONG, LATEST
 from kcodec.spark.workers import exempt_modules
+from kcodec.timestamps import unit_hint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,7 +232,8 @@ def _start(options: SourceOptions, log: logs.Log) -> int | None:
         return number
     offset = log.offset_for_timestamp(number, use_index=False, on_error=options.on_error)  # headers are walked anyway
     if offset is None and options.without_match == "error":
-        raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later")
+        hint = unit_hint(number)
+        raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later{hint}")
     return _end_or_highest(log, options.on_error) if offset is None else offset
 
 

@@ -89,7 +89,7 @@ class MarkerProbe:
         if early > 0:
             yield from sleep(early)
         while cluster.clock() < self._until:
-            # The timeout is not shortened, because a request that times out closes its connection.
+            # The timeout is not shortened, because the connection would then have a request without a response.
             deadline = cluster.clock() + cluster.times.request
             found = yield from describe_transaction(cluster, self._transactional_id, deadline, is_quiet=True)
             if found is None:

@@ -211,7 +211,7 @@ class Consumer(ClientBase):
         """Return up to max_poll_records records as soon as any are available.
 
         timeout: Maximum time to wait, in seconds. If no records arrive in this time, the result is an empty list. None:
-                 wait without a limit.
+                 wait without a limit. If a callback unsubscribes meanwhile, the result is then an empty list, too.
 
         Raise DecodeError if a batch cannot be read, unless on_error="skip". The error has the attributes
         `topic_partition` and `next_offset`. Each poll raises it again until a `seek`. Raise BrokerError,
@@ -276,6 +276,8 @@ class Consumer(ClientBase):
                     callback = await self._wait_for_work(self._core, self._core, left)
                     if callback is not None:
                         await self._call_back(self._core.callbacks, callback)
+                        if deadline is None and self._core.is_unsubscribed:
+                            return take()
                     elif deadline is not None and time.monotonic() >= deadline:
                         return take()
         except BaseException:

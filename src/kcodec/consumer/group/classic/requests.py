@@ -17,10 +17,11 @@ from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write
 from kcodec.consumer.group.classic.member_state import Generation
 from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import BrokerError
-from kcodec.flow import ByVersion, Flow, Reply, call
+from kcodec.errors import BrokerError, TransportError
+from kcodec.flow import ByVersion, Flow, Reply, Task, call, join, spawn
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.protocol.messages.auth import ApiVersionsRequest
 from kcodec.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -104,10 +105,32 @@ class GroupRequests:
         return response
 
     def _held_back(self, node: int, request: Any, static_version: int) -> Flow[Any]:
-        """Send a request whose response the coordinator delays until all members, or their leader, have sent theirs."""
+        """Send a request whose response the coordinator delays until all members, or their leader, have sent theirs.
+        Meanwhile, check at the interval of heartbeats whether the coordinator still responds."""
         timeout = max(self.settings.request_timeout, self.settings.max_poll_interval + JOIN_GRACE_SECONDS)
         lowest = static_version if self._static is not None else 0
-        return (yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")).message
+        held_back = call(node, request, timeout=timeout, lowest=lowest, channel="group")
+        task: Task[Reply] = yield from spawn(held_back, f"{type(request).__name__} of group {self.group_id}")
+        try:
+            while not task.done:
+                try:
+                    yield from join(task, self.settings.heartbeat_interval)
+                except TimeoutError:
+                    if not task.done:
+                        yield from self._check_coordinator(node, task)
+            return (yield from join(task)).message
+        finally:
+            task.cancel()
+
+    def _check_coordinator(self, node: int, task: Task[Reply]) -> Flow[None]:
+        """Raise TransportError if the coordinator does not respond to a request on another connection, unless the task
+        has ended meanwhile."""
+        try:
+            request = ApiVersionsRequest(client_software_name="kcodec", client_software_version="0")
+            yield from call(node, request, timeout=self.settings.request_timeout)
+        except TransportError:
+            if not task.done:
+                raise
 
     def heartbeat(self, node: int, generation_id: int, member_id: str, timeout: float, channel: str) -> Flow[int]:
         """Send Heartbeat; return the error code of the response."""
