@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
@@ -17,6 +17,7 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.salvage import BatchWindow, Loss, ResumePositions, batches_in_order, read_batches
 from kcodec.log.segment import (
+    BATCH_OVERHEAD,
     LOWEST_OFFSET,
     Tail,
     cut_error,
@@ -48,6 +49,28 @@ def check_on_error(on_error: str) -> None:
         raise ValueError(f"unknown on_error {on_error!r}; possible: {', '.join(ON_ERROR)}")
 
 
+class Anchor(NamedTuple):
+    """A batch by its position, its end and its header. If the file has another batch there, no position in it is
+    known."""
+
+    position: int
+    end: int
+    header: bytes
+
+    @classmethod
+    def of(cls, file: SegmentFile, position: int, end: int) -> Anchor:
+        """Return the anchor of the batch [position, end)."""
+        return cls(position, end, bytes(file.read(position, min(BATCH_OVERHEAD, end - position))))
+
+    def is_in(self, file: SegmentFile) -> bool:
+        """Return whether the file contains the batch."""
+        return file.size() >= self.end and bytes(file.read(self.position, len(self.header))) == self.header
+
+
+class SegmentReplacedError(Exception):
+    """The file of a byte range does not contain its anchor. Internal."""
+
+
 @dataclass(frozen=True)
 class ByteRange:
     """Bytes [start, end) of one file, both at batch boundaries; end is None if the range ends with the file.
@@ -55,6 +78,7 @@ class ByteRange:
     first_offset: Position of a consumer at the beginning.
     is_rising:    Whether base offsets must increase, as in all segments except the active one.
     below_offset: First offset after the range; None if it is unknown.
+    anchor:       A batch that the file must contain, if it may be replaced; None to read the file as it is.
     """
 
     path: str
@@ -64,6 +88,7 @@ class ByteRange:
     is_rising: bool
     storage: Storage = field(default=LOCAL, repr=False)
     below_offset: int | None = None
+    anchor: Anchor | None = None
 
     @property
     def may_be_torn(self) -> bool:
@@ -226,6 +251,16 @@ class SequentialReader:
         """Counts of what has been read so far."""
         return self._counts if self._decoder is None else sum_of_counts(self._counts, self._decoder.counts)
 
+    @property
+    def position(self) -> int:
+        """Offset after the batches that were read."""
+        return self._position
+
+    def pending(self) -> Iterator[DecodedRecords]:
+        """Return the rest of the records that were decoded before `chunks` raised an error."""
+        if self._decoder is not None:
+            yield from self._decoder.take(flush=True)
+
     def chunks(self) -> Iterator[DecodedRecords]:
         """Return every chunk; to be called once."""
         for byte_range in self._byte_ranges:
@@ -235,6 +270,8 @@ class SequentialReader:
             with SegmentFile(
                 byte_range.path, byte_range.storage, fresh=fresh, buffer=self._buffer, likely_end=byte_range.end
             ) as file:
+                if byte_range.anchor is not None and not byte_range.anchor.is_in(file):
+                    raise SegmentReplacedError(byte_range.path)
                 above = self._last_offset if byte_range.is_rising else None
                 self._decoder = self._options.decoder(byte_range.path, self._verdict, self._position, above)
                 read = self._salvage if self._options.on_error == "skip" else self._read
