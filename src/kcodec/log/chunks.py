@@ -171,7 +171,8 @@ class ChunkReader(Protocol):
 class Chunks(Iterator[DecodedRecords]):
     """An iterator over chunks, DecodedRecords of at most max_rows rows and about 32 MB.
 
-    verdict: The outcome of transactions. options: As in ``Log.to_arrow``.
+    verdict: The outcome of transactions. options: As in ``Log.to_arrow``. walk_error: The corruption before which the
+    ranges end, with on_error="stop".
 
     With several threads ranges are read in parallel and returned in order. The records before a corrupt batch are
     returned before its error is raised. Files and threads are released at the end, by close(), and when the iterator is
@@ -179,13 +180,21 @@ class Chunks(Iterator[DecodedRecords]):
     """
 
     def __init__(
-        self, ranges: Sequence[ByteRange], verdict: Verdict, options: StreamOptions, *, threads: int = 1
+        self,
+        ranges: Sequence[ByteRange],
+        verdict: Verdict,
+        options: StreamOptions,
+        *,
+        threads: int = 1,
+        walk_error: DecodeError | None = None,
     ) -> None:
         self._reading: ChunkReader = SequentialReader(ranges, verdict, options)
         if threads > 1:
             from kcodec.log.parallel import ParallelReader
 
             self._reading = ParallelReader(ranges, verdict, options, threads)
+        self._walk_error = walk_error
+        self._is_read = False
         # The generator has no reference to this object, so dropping the object ends the reading immediately.
         self._chunks = self._reading.chunks()
 
@@ -194,11 +203,16 @@ class Chunks(Iterator[DecodedRecords]):
         """Return the chunks of a ChunkReader."""
         chunks = cls.__new__(cls)
         chunks._reading = reading
+        chunks._walk_error, chunks._is_read = None, False
         chunks._chunks = reading.chunks()
         return chunks
 
     def __next__(self) -> DecodedRecords:
-        return next(self._chunks)
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            self._is_read = True
+            raise
 
     @property
     def counts(self) -> Counts:
@@ -208,7 +222,7 @@ class Chunks(Iterator[DecodedRecords]):
     @property
     def error(self) -> DecodeError | None:
         """The first error that was skipped, or that ended reading, with on_error "skip" or "stop"."""
-        return self._reading.error
+        return self._reading.error or (self._walk_error if self._is_read else None)
 
     @property
     def losses(self) -> tuple[Loss, ...]:
