@@ -10,7 +10,7 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.salvage import ResumePositions
 from kcodec.log.seek import START, SegmentPosition
-from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, judge_end, stored_offset, walk_headers
+from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, stored_offset, tail_at_end, walk_headers
 
 
 class Batches:
@@ -69,7 +69,7 @@ def _walk(segment: Segment, position: int, above: int, limits: DecodeLimits) -> 
             held, position, above = batch, batch.position + batch.size_in_bytes, max(above, batch.last_offset)
         corruption: DecodeError | None = None
         try:
-            judge_end(file, position, end, above, limits, is_active=segment.is_active, refused=failure)
+            tail_at_end(file, position, end, above, limits, is_active=segment.is_active, refused=failure)
             if not segment.is_active:
                 ResumePositions(file, limits).ensure_complete(end, above)
         except DecodeError as error:

@@ -22,10 +22,10 @@ from kcodec.log.segment import (
     Tail,
     cut_error,
     is_zeros,
-    judge_corruption,
-    judge_cut,
-    judge_end,
     stored_offset,
+    tail_at_end,
+    tail_of_cut,
+    tail_of_refused,
 )
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
@@ -326,14 +326,14 @@ class SequentialReader:
                 grown = file.size() if byte_range.end is None else end
                 if grown == end:
                     yield from decoder.take(flush=True)
-                    self._judge_end(byte_range, file, position, end)
+                    self._check_end(byte_range, file, position, end)
                     break
                 end = grown
         yield from decoder.take(flush=True)
         if byte_range.is_rising and position == end == file.size() and not self._is_done():
-            self._judge_missing(file, end)
+            self._check_complete(file, end)
 
-    def _judge_missing(self, file: SegmentFile, end: int) -> None:
+    def _check_complete(self, file: SegmentFile, end: int) -> None:
         """Determine whether a closed segment that ends at a batch boundary was cut there."""
         try:
             ResumePositions(file, self._options.limits).ensure_complete(end, self._last_offset)
@@ -349,10 +349,10 @@ class SequentialReader:
             undecided = _unsettled_records(window[: behind - start], start, self._verdict, self._options)
             self._counts = sum_of_counts(self._counts, Counts(aborted=-undecided, undecided=undecided))
 
-    def _judge_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
+    def _check_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
         """Determine whether a batch that is cut off by the end is a torn tail or corruption."""
         try:
-            judge_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
+            tail_at_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
         except DecodeError as corruption:
             self._stop_at(corruption)
 
@@ -367,7 +367,7 @@ class SequentialReader:
         options = self._options
         try:
             active, check_crcs = byte_range.may_be_torn, options.check_crcs
-            judge_corruption(
+            tail_of_refused(
                 file, error, end, self._last_offset, options.limits, is_active=active, check_crcs=check_crcs
             )
         except DecodeError as corruption:
@@ -464,9 +464,9 @@ class SequentialReader:
         try:
             if error is not None:
                 check_crcs = self._options.check_crcs
-                tail = judge_corruption(file, error, end, above, limits, is_active=is_tail, check_crcs=check_crcs)
+                tail = tail_of_refused(file, error, end, above, limits, is_active=is_tail, check_crcs=check_crcs)
             elif is_tail:
-                tail = judge_cut(file, position, end, above, limits)
+                tail = tail_of_cut(file, position, end, above, limits)
             else:
                 raise cut_error(file, position, end)
             if tail is not None:

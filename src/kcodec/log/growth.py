@@ -29,7 +29,7 @@ from kcodec.log.segment import (
     computed_crc,
     cut_error,
     is_zeros,
-    judge_corruption,
+    tail_of_refused,
     walk_headers,
 )
 from kcodec.log.storage import Entry, FileObject
@@ -104,7 +104,7 @@ class _Stuck(NamedTuple):
         return self._replace(looks=self.looks + 1) if is_same else _Stuck(path, position, 1)
 
     @property
-    def is_to_be_judged(self) -> bool:
+    def is_check_due(self) -> bool:
         return self.corruption is not None or self.looks & (self.looks - 1) == 0
 
 
@@ -258,7 +258,7 @@ class GrowingLog:
         with segment.open() as file:
             try:
                 batch = batch_at(file, place.position, file.size(), self._limits)
-            except DecodeError:  # the walk will judge it
+            except DecodeError:  # the walk reports it
                 batch = None
         is_there = batch is not None and batch.next_offset > self.next_offset
         return place.position, self.next_offset if is_there else max(place.first_offset, segment.base_offset or 0)
@@ -364,7 +364,7 @@ class GrowingLog:
             if self._position == end:
                 ResumePositions(file, self._limits).ensure_complete(end, self.next_offset - 1)
         except DecodeError as error:
-            self.corruption = self._judged(file, error, end, is_last=False)
+            self.corruption = self._corruption_of(file, error, end, is_last=False)
             return False
         return self._position < end
 
@@ -405,8 +405,8 @@ class GrowingLog:
         self._stuck = self._stuck.again(file.path, self._position)
         if refused is None:
             self._stuck = self._stuck._replace(corruption=None)
-        elif self._stuck.is_to_be_judged:
-            corruption = self._judged(file, refused, end, is_last=True)
+        elif self._stuck.is_check_due:
+            corruption = self._corruption_of(file, refused, end, is_last=True)
             self.corruption = corruption if self._stuck.corruption is not None else None
             self._stuck = self._stuck._replace(corruption=corruption)
         return False
@@ -436,7 +436,7 @@ class GrowingLog:
         else:
             self.walked.append(Walked(self._segment, start, end, first, self.next_offset, self._anchor))
 
-    def _judged(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
+    def _corruption_of(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
         """Return the error of a refused batch, or None if it is not complete yet.
 
         In a preallocated file, an incomplete batch may be a part of its header, followed by zeros.
@@ -445,7 +445,7 @@ class GrowingLog:
         if is_last and behind < end and is_zeros(file, behind, end):
             return None
         try:
-            judge_corruption(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
+            tail_of_refused(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
         except DecodeError as corruption:
             return corruption
         return None

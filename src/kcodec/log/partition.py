@@ -414,7 +414,7 @@ class Log:
         return self._verdict(isolation_level, timeline)
 
     def _verdict(self, isolation_level: str, timeline: Timeline | None) -> Verdict:
-        """Return the verdict according to a timeline, which read_uncommitted does not need."""
+        """Return the same according to a timeline, which read_uncommitted does not need."""
         start = self.log_start_offset
         if timeline is None or isolation_level == "read_uncommitted":
             return Verdict(AbortedTransactions(), self._given_high_watermark, start)

@@ -226,7 +226,7 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
     )
 
 
-def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
+def tail_of_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
     """Return the tail that begins at `position`, where no complete batch begins; None if there are no bytes.
 
     position: Position after the last complete batch.
@@ -254,7 +254,7 @@ def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: De
     return Tail(position, remaining, f"the last batch is incomplete: {remaining} of {needed} bytes are available")
 
 
-def judge_corruption(
+def tail_of_refused(
     file: SegmentFile,
     error: DecodeError,
     end: int,
@@ -298,7 +298,7 @@ def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits
     if behind == end or is_zeros(file, behind, end):
         return True
     try:
-        return batch_at(file, behind, end, limits) is None and judge_cut(file, behind, end, above, limits) is not None
+        return batch_at(file, behind, end, limits) is None and tail_of_cut(file, behind, end, above, limits) is not None
     except DecodeError:
         return False
 
@@ -316,7 +316,7 @@ def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: Deco
     return batch.next_offset if is_known and following and stored_offset(following) > batch.last_offset else None
 
 
-def judge_end(
+def tail_at_end(
     file: SegmentFile,
     position: int,
     end: int,
@@ -333,9 +333,9 @@ def judge_end(
     Raise DecodeError for corruption, which is everything except a torn tail of the active segment.
     """
     if refused is not None:
-        return judge_corruption(file, refused, end, above, limits, is_active=is_active)
+        return tail_of_refused(file, refused, end, above, limits, is_active=is_active)
     if is_active:
-        return judge_cut(file, position, end, above, limits)
+        return tail_of_cut(file, position, end, above, limits)
     if position != end:
         raise cut_error(file, position, end)
     return None
