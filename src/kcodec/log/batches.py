@@ -18,7 +18,8 @@ class Batches:
 
     A batch has its path and position; its bytes are read when they are requested. A torn tail ends the iteration
     without an error. Raise DecodeError for an invalid header, for a base offset of an earlier segment that does not
-    increase, and for an earlier segment that ends before a batch in its index. CRCs are checked by records() and ensure_valid() of a batch, and for the last batch of the active segment.
+    increase, and for an earlier segment that ends before a batch in its index. CRCs are checked by records() and
+    ensure_valid() of a batch, and for the last batch of the active segment.
 
     start:  A batch boundary in the first segment.
     limits: DecodeLimits: bounds on the size of a batch.

@@ -328,23 +328,23 @@ class GrowingLog:
 
     def _deleted(self, look: _Look, path: str, text: str) -> FileNotFoundError:
         first = look.segments[0][0].base_offset if look.segments else None
-        there = "no segment is left" if first is None or self._is_alone else f"the log begins at offset {first} now"
+        there = "no segment is left" if first is None or self._is_alone else f"the log now begins at offset {first}"
         return FileNotFoundError(
-            f"{path}: deleted while it was followed, and {text}: {there}; open the log again to continue with the "
-            "remaining data"
+            f"{path}: the segment was deleted while the log was followed, and {text}; {there}; open the log again to "
+            "continue with the remaining data"
         )
 
     def _truncated(self, end: int, next_offset: int | None = None) -> DecodeError:
         path, position = self._segment.path, self._position
-        what = f"the log was truncated while it was followed: batches up to offset {self.next_offset} were read"
-        remedy = "records that were read may no longer be in the log; open it again"
+        what = f"the log was truncated while it was followed: batches below offset {self.next_offset} were read"
+        remedy = "records that were read may not be in the log anymore; open the log again"
         if next_offset is not None:
-            return DecodeError(f"{what}, it ends at offset {next_offset} now: {remedy}", path=path)
+            return DecodeError(f"{what}, but the log now ends at offset {next_offset}; {remedy}", path=path)
         if end < position:
-            reason = f"{what}, to byte {position}, and the file ends at byte {end} now: {remedy}"
+            reason = f"{what}, up to byte {position}, but the file now ends at byte {end}; {remedy}"
             return TruncatedError(reason, needed=position, available=end, position=end, path=path)
         anchor = position if self._anchor is None else self._anchor[0]
-        return DecodeError(f"{what}, and another batch is at this position now: {remedy}", position=anchor, path=path)
+        return DecodeError(f"{what}, but now another batch is at this position; {remedy}", position=anchor, path=path)
 
     def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
         """Return whether the file still contains the last walked batch."""

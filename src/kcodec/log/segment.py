@@ -218,7 +218,7 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
     """Return the error of a batch that is cut off by the end of a segment that must not end in this way."""
     needed = _needed_at(file, position, end)
     return TruncatedError(
-        f"the batch is cut by the end of the segment: it has {needed} bytes, but {end - position} are available",
+        f"the batch extends beyond the end of the segment: it has {needed} bytes, but {end - position} are available",
         needed=needed,
         available=end - position,
         position=position,
@@ -246,9 +246,9 @@ def tail_of_cut(file: SegmentFile, position: int, end: int, above: int, limits: 
         what = (
             f"a valid batch follows at byte {position + 1 + found}"
             if found >= 0
-            else f"checksums of {budget} bytes did not rule out that a valid batch follows"
+            else f"a search of {budget} bytes could not exclude that a valid batch follows"
         )
-        reason = f"the batch is cut by the end of the file, but {what}: the data is corrupt, not a torn append"
+        reason = f"the batch extends beyond the end of the file, but {what}: the batch is corrupt, not incomplete"
         raise DecodeError(reason, position=position, path=file.path)
     needed = _needed_at(file, position, end)
     return Tail(position, remaining, f"the last batch is incomplete: {remaining} of {needed} bytes are available")
@@ -344,8 +344,8 @@ def tail_at_end(
 def overlap(name: str, last_offset: int, base_offset: int) -> str:
     """Return the error for a segment that begins before another one ends."""
     return (
-        f"the segment begins at offset {base_offset}, but {name} before it reaches offset {last_offset}: their offsets "
-        "overlap, so one of them is no part of this log; open the other files one by one to see which"
+        f"the segment begins at offset {base_offset}, but the segment before it, {name}, has offsets up to "
+        f"{last_offset}: one of the two files does not belong to this log; open each file separately to see which"
     )
 
 
