@@ -438,7 +438,7 @@ def test_the_next_transaction_has_no_handle_before_the_commit() -> None:
     manager = begun(world)
     committing(world, manager)
     following = world.run(manager.begin())
-    with pytest.raises(TransactionStateError, match="wait for its result first"):
+    with pytest.raises(TransactionStateError, match="wait for the result of that commit first"):
         manager.handle(following)
     go_on(world, manager)
     assert manager.handle(following).producer_epoch == 1
