@@ -401,7 +401,7 @@ def test_an_unknown_topic_names_those_that_there_are(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(topics)) == topics
     for name, reported in (
         ("order", r"has no topic 'order'; it has orders, t00, t01, t02, t03 and 16 more; did you mean 'orders'\?"),
-        ("orders-1", r"has no topic 'orders-1': this is a partition, which directory\['orders-1'\] opens"),
+        ("orders-1", r"has no topic 'orders-1': this is the name of a partition; directory\['orders-1'\] opens it"),
         ("zzz", r"has no topic 'zzz'; it has orders, .* more"),
     ):
         with pytest.raises(KeyError, match=reported):
