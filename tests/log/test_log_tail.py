@@ -166,7 +166,7 @@ def test_a_search_that_would_take_too_long_is_called_corruption(tmp_path: Path) 
     cut = SECOND[:8] + (9000).to_bytes(4, "big") + SECOND[12:] + bytes(header) * 100
     log = opened(tmp_path, FIRST, cut, limits=limits)
     error = assert_damage(log, kcodec.DecodeError, len(FIRST), [0, 1, 2])
-    assert f"checksums of {segment.SEARCH_BATCHES * 10_000} bytes" in str(error)
+    assert f"a search of {segment.SEARCH_BATCHES * 10_000} bytes" in str(error)
 
 
 @pytest.mark.parametrize(
