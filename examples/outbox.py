@@ -47,8 +47,8 @@ START = OffsetAndMetadata(0)
 LASTING = (ProducerFencedError, AuthorizationError, AuthenticationError, FatalTransactionError)
 # Interval at which an idle relay commits its position, because the broker deletes old offsets (GroupProgress).
 KEEP_SECONDS = 24 * 3600.0
-# Maximum time to read the position from a compacted topic (TopicProgress).
-READ_BACK_SECONDS = 300.0
+# Interval of the log messages while an open transaction of another relay hides the position (TopicProgress).
+LOG_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -345,18 +345,27 @@ class TopicProgress:
 
         Read up to the end of the log, and not only up to the last stable offset. If another relay has an open
         transaction, the last position of this relay may be after the last stable offset. The consumer, which uses
-        read_committed, then waits until this transaction has ended.
+        read_committed, then waits until this transaction has ended, however long that takes: with an older position,
+        rows would be sent twice.
         """
         with Admin(**options) as admin:
             end = admin.list_offsets({self.partition: "latest"})[self.partition].offset
         found = None
-        deadline = time.monotonic() + READ_BACK_SECONDS
+        logged_at = time.monotonic()
         with Consumer(**options) as consumer:
             consumer.assign([self.partition])
             consumer.seek_to_beginning(self.partition)
             while consumer.position(self.partition) < end:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"an open transaction holds {self.partition} back: see kcodec txn list")
+                if time.monotonic() - logged_at >= LOG_SECONDS:
+                    logged_at = time.monotonic()
+                    log.warning(
+                        "%s waits for its position in %s: the offset is %d, and the log ends at %d; if an open "
+                        "transaction of another relay blocks it, kcodec txn list shows this transaction",
+                        name,
+                        self.partition,
+                        consumer.position(self.partition),
+                        end,
+                    )
                 for record in consumer.poll(1.0):
                     if record.key == name.encode() and record.value is not None:
                         found = OffsetAndMetadata(**json.loads(record.value))
@@ -413,14 +422,20 @@ class Relay:
 
     def open(self) -> None:
         """Take over from an older relay. First, initialize the producer, which aborts the transaction that the older
-        relay left open. Then read the position, which the older relay can no longer change."""
-        self._producer = Producer(transactional_id=self.name, **self._options)
-        self._producer.init_transactions()
-        committed = self.progress.read(self.name, self._options)
-        self._position = START if committed is None else committed
+        relay left open. Then read the position, which the older relay can no longer change. After an error, the relay
+        is not open."""
+        producer = Producer(transactional_id=self.name, **self._options)
+        try:
+            producer.init_transactions()
+            committed = self.progress.read(self.name, self._options)
+            self._position = START if committed is None else committed
+            self.outbox.forget(self._position)
+        except BaseException:
+            producer.close(timeout=5)
+            raise
         self._committed_at = time.monotonic()
-        self.outbox.forget(self._position)
-        log.info("%s goes on at %s", self.name, self._position)
+        self._producer = producer
+        log.info("%s continues at %s", self.name, self._position)
 
     def publish(self) -> int:
         """Send rows and the position after them in one transaction. Return the number of rows. After an error, call

@@ -102,7 +102,7 @@ class OptionSet:
             if least is not None:
                 value = self._checked_number(name, value, least)
             if least is not None and isinstance(value, float) and str(field.type).startswith("int"):
-                raise ValueError(f"{name} must be a whole number, an int, not {value!r}")
+                raise ValueError(f"{name} must be an int, not {value!r}")
             if declared.choices and value not in declared.choices:
                 import difflib  # only where a value is wrong
 

@@ -43,9 +43,11 @@ def test_an_offset_of_a_group_that_is_none_is_refused(
 def test_an_unknown_state_or_type_of_groups_is_refused(admin: Admin, kcodec_broker: Broker) -> None:
     """A broker responds with an empty list, as if there were no such group."""
     admin.alter_group_offsets("billing", {TopicPartition(kcodec_broker.create_topic(), 0): 5})
-    with pytest.raises(ValueError, match=r"states: expected some of PreparingRebalance, .*, got 'Emty'"):
+    with pytest.raises(ValueError, match=r"states: expected one or more of PreparingRebalance, .*, got 'Emty'"):
         admin.list_groups(states="Emty")
-    with pytest.raises(ValueError, match="types: expected some of classic, consumer, share, streams, got 'shared'"):
+    with pytest.raises(
+        ValueError, match="types: expected one or more of classic, consumer, share, streams, got 'shared'"
+    ):
         admin.list_groups(types=["classic", "shared"])
     assert list(admin.list_groups(states=["empty"], types="Classic")) == ["billing"]
     request = kcodec_broker.wire_log.requests("ListGroups")[-1].request  # in the case of brokers before Kafka 3.7, too

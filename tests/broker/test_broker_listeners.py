@@ -130,7 +130,10 @@ def test_the_broker_describes_all_listeners(tls: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"listeners": {"TLS": 0}}, "listeners: expected some of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, got 'TLS'"),
+        (
+            {"listeners": {"TLS": 0}},
+            "listeners: expected one or more of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, got 'TLS'",
+        ),
         ({"listeners": {"PLAINTEXT": 70_000}}, "the port of PLAINTEXT must be between 0 and 65535, got 70000"),
         ({"listeners": {"SSL": 0}}, "listeners: SSL requires ssl_certfile"),
         ({"listeners": {"SASL_PLAINTEXT": 0}}, "listeners: SASL_PLAINTEXT requires sasl_mechanisms"),

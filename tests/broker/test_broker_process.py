@@ -134,7 +134,10 @@ def test_wrong_options_say_what_is_wrong(
     ("arguments", "text"),
     [
         (("--listener", "SSL"), "--listener 'SSL': expected PROTOCOL=PORT, for example SSL=9093"),
-        (("--listener", "TLS=0"), "listeners: expected some of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, got 'TLS'"),
+        (
+            ("--listener", "TLS=0"),
+            "listeners: expected one or more of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, got 'TLS'",
+        ),
         (("--listener", "SSL=0"), "listeners: SSL requires ssl_certfile"),
         (("--listener", "PLAINTEXT=0", "--listener", "PLAINTEXT=0"), "two listeners have the same protocol"),
     ],

@@ -423,7 +423,7 @@ def test_no_secret_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"sasl_mechanisms": ["GSSAPI"]}, "expected some of PLAIN"),
+        ({"sasl_mechanisms": ["GSSAPI"]}, "expected one or more of PLAIN"),
         ({"sasl_mechanisms": "PLAIN"}, "must be a list"),
         ({"users": {"a": "b"}}, "require sasl_mechanisms"),
         ({"ssl_cafile": "x"}, "require ssl_certfile"),

@@ -111,3 +111,17 @@ def test_a_preallocated_index_of_a_cut_segment_is_read_whole(tmp_path: Path) -> 
     log = open_log(cut_log(tmp_path, 1, ((5, SIZE), (8, 2 * SIZE), (0, 0), (0, 0))))
     with pytest.raises(kcodec.TruncatedError, match=ERROR):
         offsets(log)
+
+
+def test_the_headers_of_a_cut_segment_end_with_an_error(tmp_path: Path) -> None:
+    found = []
+    with pytest.raises(kcodec.TruncatedError, match=ERROR):
+        for batch in open_log(cut_log(tmp_path)).batches:
+            found.append(batch.base_offset)
+    assert found == [0]
+
+
+def test_the_headers_of_an_active_segment_end_without_an_error(tmp_path: Path) -> None:
+    directory = cut_log(tmp_path)
+    (directory / f"{10:020d}.log").unlink()
+    assert [batch.base_offset for batch in open_log(directory).batches] == [0]

@@ -40,7 +40,9 @@ def test_a_segment_that_is_deleted_before_it_was_read_is_an_error(
     records = open_log(directory).records(follow=True, poll_interval=QUICK)
     assert [next(records).offset for _ in range(3)] == [0, 1, 2]
     file_of(directory).unlink()
-    with pytest.raises(FileNotFoundError, match=r"0\.log: deleted while .* offset 3 on .* begins at offset 12 now"):
+    with pytest.raises(
+        FileNotFoundError, match=r"0\.log: the segment was deleted while .* offset 3 on .* now begins at offset 12"
+    ):
         list(records)
 
 
@@ -48,7 +50,10 @@ def test_held_back_records_that_are_deleted_are_an_error(tmp_path: Path) -> None
     directory = partition(tmp_path, [plain(0), data(7, 3)], [plain(5)])
     steps = [lambda: None, lambda: None, lambda: None, file_of(directory).unlink]
     steps += [appending(file_of(directory, 5), marker(COMMIT, 7, 8))]
-    with pytest.raises(FileNotFoundError, match=r"0\.log: deleted while it was followed, .* offset 3 on were not read"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"0\.log: the segment was deleted while the log was followed, .* offset 3 on were not read",
+    ):
         follow(directory, Script(*steps, looks=8), "read_committed")
 
 
@@ -81,8 +86,12 @@ def test_a_torn_tail_that_is_cut_off_and_written_again_is_followed(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "kind", "text"),
     [
-        (b"", kcodec.TruncatedError, r"batches up to offset 9 were read, to byte \d+, and the file ends at byte \d+"),
-        (BATCHES[1] + plain(6) + plain(9, size=500), kcodec.DecodeError, "another batch is at this position now"),
+        (
+            b"",
+            kcodec.TruncatedError,
+            r"batches below offset 9 were read, up to byte \d+, but the file now ends at byte \d+",
+        ),
+        (BATCHES[1] + plain(6) + plain(9, size=500), kcodec.DecodeError, "now another batch is at this position"),
     ],
     ids=["shorter", "rewritten"],
 )
@@ -99,7 +108,7 @@ def test_a_log_truncated_below_what_was_read_is_an_error(
 def test_a_log_truncated_by_a_whole_segment_is_an_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2], BATCHES[2:3])
     steps = [lambda: None, lambda: None, lambda: None, file_of(directory, 6).unlink]
-    with pytest.raises(kcodec.DecodeError, match="batches up to offset 9 were read, it ends at offset 6 now"):
+    with pytest.raises(kcodec.DecodeError, match="batches below offset 9 were read, but the log now ends at offset 6"):
         follow(directory, Script(*steps, looks=8))
 
 
@@ -110,7 +119,7 @@ def test_a_log_that_begins_again_is_an_error(tmp_path: Path) -> None:
         file_of(directory).unlink()
         file_of(directory, 30).write_bytes(BATCHES[10])
 
-    with pytest.raises(FileNotFoundError, match="offset 6 on were not read: the log begins at offset 30 now"):
+    with pytest.raises(FileNotFoundError, match="offset 6 on were not read; the log now begins at offset 30"):
         follow(directory, Script(lambda: None, lambda: None, rewrite))
 
 

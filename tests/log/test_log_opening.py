@@ -92,7 +92,7 @@ def test_what_is_no_log_is_recognized(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a segment"):
         kcodec.open(directory / "00000000000000000000.index")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="neither a partition directory"):
+    with pytest.raises(FileNotFoundError, match="is not a partition directory"):
         kcodec.open(tmp_path / "empty")
     with pytest.raises(ValueError, match="high_watermark"):
         kcodec.open(directory, high_watermark=-1)

@@ -60,7 +60,7 @@ def test_a_length_above_the_limit_is_refused_before_its_bytes_come() -> None:
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 400", b"\x15\x03\x03\x00\x02\x02\x28", b"\xff\xff\xff\xff"])
 def test_what_is_no_kafka_is_said_to_be_something_else(start: bytes) -> None:
-    with pytest.raises(DecodeError, match="does not speak the Kafka protocol"):
+    with pytest.raises(DecodeError, match="use TLS or HTTP instead of the Kafka protocol"):
         FrameReader(100 * 1024 * 1024).feed(start)
 
 

@@ -54,7 +54,10 @@ def test_an_option_that_sparks_source_owns_is_named_with_the_reason(name: str) -
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"kafka.max.poll.records": "1"}, "'kafka.max.poll.records' is for a Kafka client"),
+        (
+            {"kafka.max.poll.records": "1"},
+            "'kafka.max.poll.records' has no meaning here: the query reads files and uses no Kafka client",
+        ),
         ({"kafka.isolation.levle": "x"}, "did you mean 'kafka.isolation.level'"),
         ({"includeHeader": "true"}, "unknown option 'includeHeader' .did you mean 'includeHeaders'"),
         ({"quux": "1"}, "unknown option 'quux'$"),

@@ -87,7 +87,7 @@ def test_one_commit_at_a_time_is_under_way() -> None:
     manager = begun(world)
     committing(world, manager)
     world.run(manager.begin())
-    with pytest.raises(TransactionStateError, match="the last commit is still under way: wait for its result first"):
+    with pytest.raises(TransactionStateError, match="the previous commit is in progress: wait for its result first"):
         world.run(manager.commit_async(CommitResult("orders", nullcontext(), lambda: None)))
     go_on(world, manager)
     assert unnarrowed(manager).state is State.IN_TRANSACTION
@@ -438,7 +438,7 @@ def test_the_next_transaction_has_no_handle_before_the_commit() -> None:
     manager = begun(world)
     committing(world, manager)
     following = world.run(manager.begin())
-    with pytest.raises(TransactionStateError, match="wait for its result first"):
+    with pytest.raises(TransactionStateError, match="wait for the result of that commit first"):
         manager.handle(following)
     go_on(world, manager)
     assert manager.handle(following).producer_epoch == 1

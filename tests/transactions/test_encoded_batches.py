@@ -137,7 +137,7 @@ def test_what_no_producer_may_send_is_refused(
             writer.send_encoded(topic, wrong)
         with pytest.raises(kind, match=text):
             writer.close()
-        with pytest.raises(TransactionStateError, match="has a receipt once"):
+        with pytest.raises(TransactionStateError, match="this writer has no receipt"):
             _ = writer.receipt
     writer = TransactionWriter(handle, [(topic, 0)], bootstrap_servers=servers)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="partition= must be one of this writer's partitions"):

@@ -141,7 +141,7 @@ def _known(given: Iterable[str], known: tuple[str, ...], parameter: str) -> list
     found, written = [], {name.lower(): name for name in known}
     for name in names_of(given, parameter):
         if name.lower() not in written:
-            raise ValueError(f"{parameter}: expected some of {', '.join(known)}, got {name!r}")
+            raise ValueError(f"{parameter}: expected one or more of {', '.join(known)}, got {name!r}")
         found.append(written[name.lower()])
     return found
 

@@ -127,7 +127,7 @@ def _brokers(partition: TopicPartition, brokers: Sequence[int] | None) -> list[i
         return None
     found = numbers_of(brokers, f"targets[{partition}]")
     if not found or len(set(found)) < len(found):
-        raise ValueError(f"targets[{partition}] must be different ids of brokers, at least one, got {found}")
+        raise ValueError(f"targets[{partition}] must be one or more broker ids, each only once, got {found}")
     return found
 
 

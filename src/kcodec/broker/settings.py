@@ -245,7 +245,7 @@ def _check_security(settings: BrokerSettings) -> None:
         raise TypeError(f"sasl_mechanisms must be a list of names, got {settings.sasl_mechanisms!r}")
     wrong = [name for name in settings.sasl_mechanisms if name not in _MECHANISMS]
     if wrong:
-        raise ValueError(f"sasl_mechanisms: expected some of {', '.join(_MECHANISMS)}, got {wrong[0]!r}")
+        raise ValueError(f"sasl_mechanisms: expected one or more of {', '.join(_MECHANISMS)}, got {wrong[0]!r}")
     if settings.ssl_client_auth not in _CLIENT_AUTH:
         raise ValueError(f"ssl_client_auth must be one of {', '.join(_CLIENT_AUTH)}, got {settings.ssl_client_auth!r}")
     if settings.ssl_certfile is None and (
@@ -264,7 +264,7 @@ def _check_security(settings: BrokerSettings) -> None:
 def _check_listeners(settings: BrokerSettings) -> None:
     for protocol, port in settings.listeners.items():
         if protocol not in _PROTOCOLS:
-            raise ValueError(f"listeners: expected some of {', '.join(_PROTOCOLS)}, got {protocol!r}")
+            raise ValueError(f"listeners: expected one or more of {', '.join(_PROTOCOLS)}, got {protocol!r}")
         if not 0 <= port <= HIGHEST_PORT:
             raise ValueError(f"listeners: the port of {protocol} must be between 0 and {HIGHEST_PORT}, got {port}")
     for part, option in (("SSL", "ssl_certfile"), ("SASL", "sasl_mechanisms")) if settings.listeners else ():

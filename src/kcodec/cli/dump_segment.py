@@ -22,7 +22,7 @@ from kcodec.cli.render import Cell, cell_text, time_text, write_items
 from kcodec.errors import CorruptBatchError, DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.parallel import in_order
-from kcodec.log.segment import LOWEST_OFFSET, Tail, judge_corruption, judge_cut
+from kcodec.log.segment import LOWEST_OFFSET, Tail, tail_of_cut, tail_of_refused
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile
 from kcodec.text import TextBytes, TextTemplate, json_lines
 
@@ -117,11 +117,11 @@ class Walk:
         try:
             if failure is not None:
                 failure.position, failure.path = self.done, self.path
-                self.tail = judge_corruption(
+                self.tail = tail_of_refused(
                     file, failure, self.size, self._above, self.limits, is_active=self.is_active
                 )
             else:
-                self.tail = judge_cut(file, self.done, self.size, self._above, self.limits)
+                self.tail = tail_of_cut(file, self.done, self.size, self._above, self.limits)
         except DecodeError as error:
             self.problem = error
 

@@ -781,7 +781,7 @@ class ConsumerCore:
             left = deadline - self.clock()
             if left <= 0:
                 late = (
-                    f"{name} has no position after {seconds_text(seconds)}: the consumer still awaits "
+                    f"{name} has no position after {seconds_text(seconds)}: the consumer still waits for "
                     f"{AWAITED.get(state.awaiting, 'its first offset')}"
                 )
                 cause = self._report.cause_of(name)

@@ -256,7 +256,7 @@ def checked_columns(columns: Iterable[str], binary_type: str, framing: str | Non
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     for name in names:
         if name not in COLUMNS:
-            raise ValueError(f"unknown column {name!r}; expected some of {', '.join(COLUMNS)}")
+            raise ValueError(f"unknown column {name!r}; expected one or more of {', '.join(COLUMNS)}")
     schema_of(names, binary_type, False, framing)  # the core's own check
     return names
 

@@ -8,16 +8,18 @@ from collections.abc import Iterator, Sequence
 from kcodec._fast import RecordBatch
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
+from kcodec.log.salvage import ResumePositions
 from kcodec.log.seek import START, SegmentPosition
-from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, judge_end, stored_offset, walk_headers
+from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, stored_offset, tail_at_end, walk_headers
 
 
 class Batches:
     """The batches of segments: an iterable that reads the headers again for each iteration.
 
     A batch has its path and position; its bytes are read when they are requested. A torn tail ends the iteration
-    without an error. Raise DecodeError for an invalid header, and for a base offset of an earlier segment that does not
-    increase. CRCs are checked by records() and ensure_valid() of a batch, and for the last batch of the active segment.
+    without an error. Raise DecodeError for an invalid header, for a base offset of an earlier segment that does not
+    increase, and for an earlier segment that ends before a batch in its index. CRCs are checked by records() and
+    ensure_valid() of a batch, and for the last batch of the active segment.
 
     start:  A batch boundary in the first segment.
     limits: DecodeLimits: bounds on the size of a batch.
@@ -68,7 +70,9 @@ def _walk(segment: Segment, position: int, above: int, limits: DecodeLimits) -> 
             held, position, above = batch, batch.position + batch.size_in_bytes, max(above, batch.last_offset)
         corruption: DecodeError | None = None
         try:
-            judge_end(file, position, end, above, limits, is_active=segment.is_active, refused=failure)
+            tail_at_end(file, position, end, above, limits, is_active=segment.is_active, refused=failure)
+            if not segment.is_active:
+                ResumePositions(file, limits).ensure_complete(end, above)
         except DecodeError as error:
             corruption = error
         is_certain = corruption is not None or not segment.is_active

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, Decoder, header_at
@@ -17,14 +17,15 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.salvage import BatchWindow, Loss, ResumePositions, batches_in_order, read_batches
 from kcodec.log.segment import (
+    BATCH_OVERHEAD,
     LOWEST_OFFSET,
     Tail,
     cut_error,
     is_zeros,
-    judge_corruption,
-    judge_cut,
-    judge_end,
     stored_offset,
+    tail_at_end,
+    tail_of_cut,
+    tail_of_refused,
 )
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
@@ -48,6 +49,28 @@ def check_on_error(on_error: str) -> None:
         raise ValueError(f"unknown on_error {on_error!r}; possible: {', '.join(ON_ERROR)}")
 
 
+class Anchor(NamedTuple):
+    """A batch by its position, its end and its header. If the file has another batch there, no position in it is
+    known."""
+
+    position: int
+    end: int
+    header: bytes
+
+    @classmethod
+    def of(cls, file: SegmentFile, position: int, end: int) -> Anchor:
+        """Return the anchor of the batch [position, end)."""
+        return cls(position, end, bytes(file.read(position, min(BATCH_OVERHEAD, end - position))))
+
+    def is_in(self, file: SegmentFile) -> bool:
+        """Return whether the file contains the batch."""
+        return file.size() >= self.end and bytes(file.read(self.position, len(self.header))) == self.header
+
+
+class SegmentReplacedError(Exception):
+    """The file of a byte range does not contain its anchor. Internal."""
+
+
 @dataclass(frozen=True)
 class ByteRange:
     """Bytes [start, end) of one file, both at batch boundaries; end is None if the range ends with the file.
@@ -55,6 +78,7 @@ class ByteRange:
     first_offset: Position of a consumer at the beginning.
     is_rising:    Whether base offsets must increase, as in all segments except the active one.
     below_offset: First offset after the range; None if it is unknown.
+    anchor:       A batch that the file must contain, if it may be replaced; None to read the file as it is.
     """
 
     path: str
@@ -64,6 +88,7 @@ class ByteRange:
     is_rising: bool
     storage: Storage = field(default=LOCAL, repr=False)
     below_offset: int | None = None
+    anchor: Anchor | None = None
 
     @property
     def may_be_torn(self) -> bool:
@@ -146,7 +171,8 @@ class ChunkReader(Protocol):
 class Chunks(Iterator[DecodedRecords]):
     """An iterator over chunks, DecodedRecords of at most max_rows rows and about 32 MB.
 
-    verdict: The outcome of transactions. options: As in ``Log.to_arrow``.
+    verdict: The outcome of transactions. options: As in ``Log.to_arrow``. walk_error: The corruption before which the
+    ranges end, with on_error="stop".
 
     With several threads ranges are read in parallel and returned in order. The records before a corrupt batch are
     returned before its error is raised. Files and threads are released at the end, by close(), and when the iterator is
@@ -154,13 +180,21 @@ class Chunks(Iterator[DecodedRecords]):
     """
 
     def __init__(
-        self, ranges: Sequence[ByteRange], verdict: Verdict, options: StreamOptions, *, threads: int = 1
+        self,
+        ranges: Sequence[ByteRange],
+        verdict: Verdict,
+        options: StreamOptions,
+        *,
+        threads: int = 1,
+        walk_error: DecodeError | None = None,
     ) -> None:
         self._reading: ChunkReader = SequentialReader(ranges, verdict, options)
         if threads > 1:
             from kcodec.log.parallel import ParallelReader
 
             self._reading = ParallelReader(ranges, verdict, options, threads)
+        self._walk_error = walk_error
+        self._is_read = False
         # The generator has no reference to this object, so dropping the object ends the reading immediately.
         self._chunks = self._reading.chunks()
 
@@ -169,11 +203,16 @@ class Chunks(Iterator[DecodedRecords]):
         """Return the chunks of a ChunkReader."""
         chunks = cls.__new__(cls)
         chunks._reading = reading
+        chunks._walk_error, chunks._is_read = None, False
         chunks._chunks = reading.chunks()
         return chunks
 
     def __next__(self) -> DecodedRecords:
-        return next(self._chunks)
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            self._is_read = True
+            raise
 
     @property
     def counts(self) -> Counts:
@@ -183,7 +222,7 @@ class Chunks(Iterator[DecodedRecords]):
     @property
     def error(self) -> DecodeError | None:
         """The first error that was skipped, or that ended reading, with on_error "skip" or "stop"."""
-        return self._reading.error
+        return self._reading.error or (self._walk_error if self._is_read else None)
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -226,6 +265,16 @@ class SequentialReader:
         """Counts of what has been read so far."""
         return self._counts if self._decoder is None else sum_of_counts(self._counts, self._decoder.counts)
 
+    @property
+    def position(self) -> int:
+        """Offset after the batches that were read."""
+        return self._position
+
+    def pending(self) -> Iterator[DecodedRecords]:
+        """Return the rest of the records that were decoded before `chunks` raised an error."""
+        if self._decoder is not None:
+            yield from self._decoder.take(flush=True)
+
     def chunks(self) -> Iterator[DecodedRecords]:
         """Return every chunk; to be called once."""
         for byte_range in self._byte_ranges:
@@ -235,6 +284,8 @@ class SequentialReader:
             with SegmentFile(
                 byte_range.path, byte_range.storage, fresh=fresh, buffer=self._buffer, likely_end=byte_range.end
             ) as file:
+                if byte_range.anchor is not None and not byte_range.anchor.is_in(file):
+                    raise SegmentReplacedError(byte_range.path)
                 above = self._last_offset if byte_range.is_rising else None
                 self._decoder = self._options.decoder(byte_range.path, self._verdict, self._position, above)
                 read = self._salvage if self._options.on_error == "skip" else self._read
@@ -275,14 +326,14 @@ class SequentialReader:
                 grown = file.size() if byte_range.end is None else end
                 if grown == end:
                     yield from decoder.take(flush=True)
-                    self._judge_end(byte_range, file, position, end)
+                    self._check_end(byte_range, file, position, end)
                     break
                 end = grown
         yield from decoder.take(flush=True)
         if byte_range.is_rising and position == end == file.size() and not self._is_done():
-            self._judge_missing(file, end)
+            self._check_complete(file, end)
 
-    def _judge_missing(self, file: SegmentFile, end: int) -> None:
+    def _check_complete(self, file: SegmentFile, end: int) -> None:
         """Determine whether a closed segment that ends at a batch boundary was cut there."""
         try:
             ResumePositions(file, self._options.limits).ensure_complete(end, self._last_offset)
@@ -298,10 +349,10 @@ class SequentialReader:
             undecided = _unsettled_records(window[: behind - start], start, self._verdict, self._options)
             self._counts = sum_of_counts(self._counts, Counts(aborted=-undecided, undecided=undecided))
 
-    def _judge_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
+    def _check_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
         """Determine whether a batch that is cut off by the end is a torn tail or corruption."""
         try:
-            judge_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
+            tail_at_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
         except DecodeError as corruption:
             self._stop_at(corruption)
 
@@ -316,7 +367,7 @@ class SequentialReader:
         options = self._options
         try:
             active, check_crcs = byte_range.may_be_torn, options.check_crcs
-            judge_corruption(
+            tail_of_refused(
                 file, error, end, self._last_offset, options.limits, is_active=active, check_crcs=check_crcs
             )
         except DecodeError as corruption:
@@ -413,9 +464,9 @@ class SequentialReader:
         try:
             if error is not None:
                 check_crcs = self._options.check_crcs
-                tail = judge_corruption(file, error, end, above, limits, is_active=is_tail, check_crcs=check_crcs)
+                tail = tail_of_refused(file, error, end, above, limits, is_active=is_tail, check_crcs=check_crcs)
             elif is_tail:
-                tail = judge_cut(file, position, end, above, limits)
+                tail = tail_of_cut(file, position, end, above, limits)
             else:
                 raise cut_error(file, position, end)
             if tail is not None:

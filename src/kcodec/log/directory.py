@@ -84,7 +84,7 @@ class Topics(dict[str, tuple[int, ...]]):
         match = PARTITION_DIRECTORY.fullmatch(name) if isinstance(name, str) else None
         near = difflib.get_close_matches(str(name), self, n=1)
         if match is not None and int(match[2]) in self.get(match[1], ()):
-            raise KeyError(f"{text}: this is a partition, which directory[{name!r}] opens")
+            raise KeyError(f"{text}: this is the name of a partition; directory[{name!r}] opens it")
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise KeyError(f"{text}; it has {_listed(list(self), 'topics')}{hint}")
 
@@ -141,8 +141,8 @@ class LogDirectory(Mapping[str, Log]):
             if name not in PARTITION_METHODS:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             raise AttributeError(
-                f"a LogDirectory has no {name}(), a partition of it has: directory['orders-0'].{name}(), or "
-                f"for log in directory.values(): log.{name}()",
+                f"a LogDirectory has no {name}(): call it for one partition, as in directory['orders-0'].{name}(), or "
+                f"for each, as in [log.{name}() for log in directory.values()]",
                 name=name,
                 obj=self,
             )
@@ -153,7 +153,11 @@ class LogDirectory(Mapping[str, Log]):
             others = [other.kind for other in self.others if other.name == name]
             raise KeyError(
                 f"{self.path} has no partition {name!r}"
-                + (f": its directory of this name is of another kind ({others[0]})" if others else self._there_are())
+                + (
+                    f": the directory of this name is not a partition, but of the kind {others[0]!r}"
+                    if others
+                    else self._there_are()
+                )
             )
         return open_partition(
             self.storage.join(self.path, self._partitions[found]),
@@ -382,9 +386,9 @@ def open_log_directory(
             names = " or ".join(below[:MAX_NAMED_PARTITIONS])
             raise FileNotFoundError(f"{place} is not a log directory, but contains one: open {names}")
         raise FileNotFoundError(
-            f"{place}: neither a partition directory, which has segments (20 digits and .log), nor a log "
-            "directory, which "
-            f"has {META_PROPERTIES}, checkpoints or directories of partitions, named like orders-0"
+            f"{place}: the directory is not a partition directory, because it has no segment (20 digits and .log), and "
+            f"not a log directory, because it has no {META_PROPERTIES}, no checkpoint and no partition directory such "
+            "as orders-0"
         )
     return LogDirectory(place, storage, entries, check_crcs=checks_crcs(check_crcs, verify_crc), limits=limits)
 

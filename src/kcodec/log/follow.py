@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import AbortedTransaction, AbortedTransactions, Counts, DecodedRecords
 from kcodec.errors import DecodeError
-from kcodec.log.chunks import ByteRange, Chunks, SequentialReader, StreamOptions, sum_of_counts
+from kcodec.log.chunks import ByteRange, Chunks, SegmentReplacedError, SequentialReader, StreamOptions, sum_of_counts
 from kcodec.log.seek import START, position_of_offset
 from kcodec.log.segment import Segment
 from kcodec.log.timeline import ABORT, Verdict
@@ -105,6 +105,7 @@ class FollowingReader:
         self._buffer = WindowBuffer()
         self._counts = Counts()
         self._reading: SequentialReader | None = None
+        self._is_waiting = False  # whether segments that must be read are being replaced
 
     @property
     def counts(self) -> Counts:
@@ -122,6 +123,9 @@ class FollowingReader:
                 last_record = time.monotonic()
                 if follow.is_stopped():
                     return
+            if self._is_waiting:
+                follow.rest(follow.poll_interval)
+                continue
             if self._log.corruption is not None:
                 raise self._log.corruption
             end_offset = self._options.end_offset
@@ -138,26 +142,58 @@ class FollowingReader:
             follow.rest(rest)
 
     def _ready(self) -> Iterator[DecodedRecords]:
-        """Return the chunks of the walked batches that may be delivered."""
+        """Return the chunks of the walked batches that may be delivered.
+
+        The log cleaner may replace the segments of these batches. They are then looked up again by their offsets.
+        """
         limit, position = self._limit()
-        ranges = [
-            ByteRange(each.segment.path, each.start, each.end, each.first_offset, False, each.segment.storage)
-            for each in _take(self._log.walked, limit, position)
-            if each.next_offset > self._position and each.end > each.start
-        ]
-        if ranges:
-            verdict = Verdict(AbortedTransactions(self._aborted), None, self._start)
-            options = replace(self._options, start_offset=self._position)
-            self._reading = SequentialReader(ranges, verdict, options, self._buffer)
+        walked, self._is_waiting = self._log.walked, False
+        while walked and (walked[0].next_offset <= limit or walked[0].first_offset < limit):
+            each = walked[0]
             try:
-                yield from self._reading.chunks()
-            except FileNotFoundError as error:
-                text = f"deleted while it was followed, and the records from offset {self._position} on were not read"
-                raise FileNotFoundError(f"{error.filename or ranges[0].path}: {text}") from error
-            finally:
-                self._counts, self._reading = self.counts, None
+                end = each.end if each.next_offset <= limit else self._end_at(each, limit, position)
+                yield from self._read(each, end, limit)
+            except (SegmentReplacedError, FileNotFoundError):
+                is_replaced = True
+            except DecodeError:
+                is_replaced = not each.is_intact()
+                if not is_replaced:
+                    raise
+            else:
+                is_replaced = False
+            if is_replaced:
+                self._is_waiting = not self._log.walk_again(self._position)
+                if self._is_waiting:
+                    return
+            elif each.next_offset <= limit:
+                walked.pop(0)
+            else:
+                each.start, each.first_offset = end, limit
         self._position = max(self._position, limit)
         self._aborted = [entry for entry in self._aborted if entry.last_offset is None or entry.last_offset >= limit]
+
+    def _end_at(self, walked: Walked, limit: int, position: int) -> int:
+        """Return the position of the limit in a range. In the walked segment, it is `position`."""
+        return walked.position_of(limit, self._options.limits) if walked.is_again else position
+
+    def _read(self, walked: Walked, end: int, limit: int) -> Iterator[DecodedRecords]:
+        """Read a range up to `end`. Afterwards, and after an error, `_position` is the offset after the delivered
+        records."""
+        if walked.next_offset > self._position and end > walked.start:
+            path, storage = walked.segment.path, walked.segment.storage
+            byte_range = ByteRange(path, walked.start, end, walked.first_offset, False, storage, anchor=walked.anchor)
+            verdict = Verdict(AbortedTransactions(self._aborted), None, self._start)
+            options = replace(self._options, start_offset=self._position)
+            reading = self._reading = SequentialReader([byte_range], verdict, options, self._buffer)
+            try:
+                yield from reading.chunks()
+            except (DecodeError, OSError):
+                yield from reading.pending()
+                raise
+            finally:
+                self._position = max(self._position, reading.position)
+                self._counts, self._reading = self.counts, None
+        self._position = max(self._position, min(walked.next_offset, limit))
 
     def _limit(self) -> tuple[int, int]:
         """Return the offset below which records can be delivered, and the position of the batch there in its
@@ -170,15 +206,3 @@ class FollowingReader:
         scanner.finished.clear()
         earliest = min(scanner.open, key=lambda entry: entry[2], default=None) if self._is_committed else None
         return (self._log.next_offset, 0) if earliest is None else (earliest[2], earliest[6])
-
-
-def _take(walked: list[Walked], limit: int, position: int) -> list[Walked]:
-    """Remove the ranges below the limit from the front. The limit is at `position` of the range that contains it."""
-    taken: list[Walked] = []
-    while walked and walked[0].next_offset <= limit:
-        taken.append(walked.pop(0))
-    if walked and walked[0].first_offset < limit:
-        held = walked[0]
-        taken.append(replace(held, end=position, next_offset=limit))
-        held.start, held.first_offset = position, limit
-    return taken

@@ -5,7 +5,8 @@ A broker appends to the last segment only, and rolls to a new one named for the 
 incomplete batch, zeros (a preallocated file) or a last batch with a wrong CRC therefore mean "not yet"; in other
 segments they are corruption. Meanwhile the broker deletes old segments (retention), replaces closed ones by smaller
 ones (compaction), and may truncate the last one when it follows another leader. A position is therefore remembered
-together with the last batch before it; if that batch is gone, the position is looked up again by its offset.
+together with the last batch before it; if that batch is gone, the position is looked up again by its offset. The byte
+ranges that were walked and not read yet are remembered and looked up again in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import NamedTuple
 from kcodec._fast import TransactionScanner
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.limits import DecodeLimits
-from kcodec.log.seek import position_of_offset
+from kcodec.log.chunks import Anchor, SegmentReplacedError
+from kcodec.log.salvage import ResumePositions
+from kcodec.log.seek import SegmentPosition, position_in, position_of_offset, walk_to
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LEAST_BATCH,
@@ -26,7 +29,8 @@ from kcodec.log.segment import (
     computed_crc,
     cut_error,
     is_zeros,
-    judge_corruption,
+    tail_of_refused,
+    walk_headers,
 )
 from kcodec.log.storage import Entry, FileObject
 from kcodec.log.swaps import Swaps
@@ -39,13 +43,36 @@ STEP_BYTES = 32 << 20
 @dataclass
 class Walked:
     """Complete batches of a segment that were walked and not read yet: bytes [start, end), offsets [first_offset,
-    next_offset)."""
+    next_offset).
+
+    anchor:   The last batch of the range when it was walked. It stays the same if the beginning of the range is read.
+    is_again: Whether the range was looked up again in a segment that replaced the walked one, so that positions of the
+              scanner are not positions in it.
+    """
 
     segment: Segment
     start: int
     end: int
     first_offset: int
     next_offset: int
+    anchor: Anchor | None
+    is_again: bool = False
+
+    def is_intact(self) -> bool:
+        """Return whether the file still contains the range."""
+        try:
+            with self.segment.open() as file:
+                return self.anchor is None or self.anchor.is_in(file)
+        except FileNotFoundError:
+            return False
+
+    def position_of(self, offset: int, limits: DecodeLimits) -> int:
+        """Return the position of an offset. Raise SegmentReplacedError or FileNotFoundError if the file was
+        replaced."""
+        with self.segment.open() as file:
+            if self.anchor is not None and not self.anchor.is_in(file):
+                raise SegmentReplacedError(self.segment.path)
+            return walk_to(file, SegmentPosition(self.start, self.first_offset), offset, limits).position
 
 
 class _Look(NamedTuple):
@@ -77,7 +104,7 @@ class _Stuck(NamedTuple):
         return self._replace(looks=self.looks + 1) if is_same else _Stuck(path, position, 1)
 
     @property
-    def is_to_be_judged(self) -> bool:
+    def is_check_due(self) -> bool:
         return self.corruption is not None or self.looks & (self.looks - 1) == 0
 
 
@@ -105,7 +132,7 @@ class GrowingLog:
         self._is_changing = False
         self._swaps = Swaps(segment.storage, directory, limits, is_alone=is_alone)
         self._is_ordered = False
-        self._anchor: tuple[int, bytes] | None = None
+        self._anchor: Anchor | None = None
         self._position = 0
         self._segment = segment
         self._limits = limits
@@ -210,10 +237,11 @@ class GrowingLog:
         deleted."""
         if not self._is_stable(look):
             return False
-        reaching = [segment for segment, _ in look.segments if (segment.base_offset or 0) <= self.next_offset]
-        if self._is_alone or not reaching:
-            raise self._deleted(look)
-        segment = reaching[-1]
+        reaching = self._reaching(look, self.next_offset)
+        if not reaching:
+            text = f"its batches from offset {self.next_offset} on were not read"
+            raise self._deleted(look, self._segment.path, text)
+        segment = reaching[0]
         try:
             position, next_offset = self._place_in(segment)
         except FileNotFoundError:
@@ -230,39 +258,97 @@ class GrowingLog:
         with segment.open() as file:
             try:
                 batch = batch_at(file, place.position, file.size(), self._limits)
-            except DecodeError:  # the walk will judge it
+            except DecodeError:  # the walk reports it
                 batch = None
         is_there = batch is not None and batch.next_offset > self.next_offset
         return place.position, self.next_offset if is_there else max(place.first_offset, segment.base_offset or 0)
 
-    def _deleted(self, look: _Look) -> FileNotFoundError:
+    def _reaching(self, look: _Look, offset: int) -> list[Segment]:
+        """Return the segments from the one that contains `offset` on; none if this one was deleted."""
+        own = self._segment.path
+        segments = [segment for segment, _ in look.segments if not self._is_alone or segment.path == own]
+        below = sum((segment.base_offset or 0) <= offset for segment in segments)
+        return segments[below - 1 :] if below else []
+
+    def walk_again(self, position: int) -> bool:
+        """Look the walked batches from offset `position` on up again after files that contain them were replaced or
+        removed. Return False if this is not possible yet.
+
+        Transactions are not resolved again, because the scanner has walked these batches. Raise FileNotFoundError if
+        the batch at `position` was deleted, and DecodeError if the log was truncated below the walked batches.
+        """
+        look = self._look()
+        if not self._is_stable(look):
+            return False
+        stale = next((at for at, each in enumerate(self.walked) if each.is_intact()), len(self.walked))
+        if stale == 0:
+            return False  # the files are complete again
+        until = self.walked[stale].first_offset if stale < len(self.walked) else self.next_offset
+        reaching = self._reaching(look, position)
+        if not reaching:
+            path, text = self.walked[0].segment.path, f"the records from offset {position} on were not read"
+            raise self._deleted(look, path, text)
+        try:
+            self.walked[:stale] = self._ranges(reaching, position, until, look.paths[-1])
+        except FileNotFoundError:
+            self._is_changing = True
+            return False  # removed since the listing
+        return True
+
+    def _ranges(self, segments: list[Segment], position: int, until: int, last_path: str) -> list[Walked]:
+        """Return the ranges of these segments that contain the offsets [position, until)."""
+        found = []
+        first = position
+        for segment, following in zip(segments, [*segments[1:], None], strict=True):
+            base = until if following is None else following.base_offset or 0
+            with segment.open() as file:
+                start = end = position_in(file, segment, first, self._limits).position
+                last, reached, size = None, first, file.size()
+                try:
+                    for batch in walk_headers(file, start, size, self._limits):
+                        if batch.last_offset >= until:
+                            break
+                        end, reached = batch.position + batch.size_in_bytes, batch.next_offset
+                        last = batch.position, end
+                    else:
+                        # The reader reports a batch that is cut off.
+                        end = end if segment.path == last_path else size
+                except DecodeError:
+                    end = size  # the reader reports the corruption
+                anchor = None if last is None else Anchor.of(file, *last)
+            if segment.path == last_path and reached < until:
+                raise self._truncated(end, reached)
+            behind = min(max(base, reached), until)
+            if end > start:
+                found.append(Walked(segment, start, end, first, behind, anchor, is_again=True))
+            first = max(first, behind)
+            if first >= until:
+                break
+        return found
+
+    def _deleted(self, look: _Look, path: str, text: str) -> FileNotFoundError:
         first = look.segments[0][0].base_offset if look.segments else None
-        there = "no segment is left" if first is None or self._is_alone else f"the log begins at offset {first} now"
+        there = "no segment is left" if first is None or self._is_alone else f"the log now begins at offset {first}"
         return FileNotFoundError(
-            f"{self._segment.path}: deleted while it was followed, and its batches from offset {self.next_offset} on "
-            f"were not read: {there}; open the log again to continue with the remaining data"
+            f"{path}: the segment was deleted while the log was followed, and {text}; {there}; open the log again to "
+            "continue with the remaining data"
         )
 
     def _truncated(self, end: int, next_offset: int | None = None) -> DecodeError:
         path, position = self._segment.path, self._position
-        what = f"the log was truncated while it was followed: batches up to offset {self.next_offset} were read"
-        remedy = "records that were read may no longer be in the log; open it again"
+        what = f"the log was truncated while it was followed: batches below offset {self.next_offset} were read"
+        remedy = "records that were read may not be in the log anymore; open the log again"
         if next_offset is not None:
-            return DecodeError(f"{what}, it ends at offset {next_offset} now: {remedy}", path=path)
+            return DecodeError(f"{what}, but the log now ends at offset {next_offset}; {remedy}", path=path)
         if end < position:
-            reason = f"{what}, to byte {position}, and the file ends at byte {end} now: {remedy}"
+            reason = f"{what}, up to byte {position}, but the file now ends at byte {end}; {remedy}"
             return TruncatedError(reason, needed=position, available=end, position=end, path=path)
         anchor = position if self._anchor is None else self._anchor[0]
-        return DecodeError(f"{what}, and another batch is at this position now: {remedy}", position=anchor, path=path)
+        return DecodeError(f"{what}, but now another batch is at this position; {remedy}", position=anchor, path=path)
 
     def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
         """Return whether the file still contains the last walked batch."""
-        if end < self._position:
-            return False
-        if self._anchor is None:
-            return True
-        at, header = self._anchor
-        return bytes(file.read(at, len(header))) == header
+        return end >= self._position and (self._anchor is None or self._anchor.is_in(file))
 
     # Walk
 
@@ -275,8 +361,10 @@ class GrowingLog:
             self._walk(file, end)
             if self._position - begin < STEP_BYTES and self._position != end:
                 raise cut_error(file, self._position, end)
+            if self._position == end:
+                ResumePositions(file, self._limits).ensure_complete(end, self.next_offset - 1)
         except DecodeError as error:
-            self.corruption = self._judged(file, error, end, is_last=False)
+            self.corruption = self._corruption_of(file, error, end, is_last=False)
             return False
         return self._position < end
 
@@ -317,8 +405,8 @@ class GrowingLog:
         self._stuck = self._stuck.again(file.path, self._position)
         if refused is None:
             self._stuck = self._stuck._replace(corruption=None)
-        elif self._stuck.is_to_be_judged:
-            corruption = self._judged(file, refused, end, is_last=True)
+        elif self._stuck.is_check_due:
+            corruption = self._corruption_of(file, refused, end, is_last=True)
             self.corruption = corruption if self._stuck.corruption is not None else None
             self._stuck = self._stuck._replace(corruption=corruption)
         return False
@@ -339,15 +427,16 @@ class GrowingLog:
         if end <= start or self.scanner.last_offset is None:
             return
         first, self.next_offset = self.next_offset, max(self.next_offset, self.scanner.last_offset + 1)
-        last = self.scanner.last_position
-        self._anchor = last, bytes(file.read(last, min(BATCH_OVERHEAD, end - last)))
+        walked_before, self._anchor = self._anchor, Anchor.of(file, self.scanner.last_position, end)
         before = self.walked[-1] if self.walked else None
-        if before is not None and before.segment.path == file.path and before.end == start:
-            before.end, before.next_offset = end, self.next_offset
+        is_next = before is not None and before.segment.path == file.path and before.end == start
+        # After the file was replaced, the walk has no anchor, and the range before is not a range of this file.
+        if before is not None and is_next and before.anchor == walked_before:
+            before.end, before.next_offset, before.anchor = end, self.next_offset, self._anchor
         else:
-            self.walked.append(Walked(self._segment, start, end, first, self.next_offset))
+            self.walked.append(Walked(self._segment, start, end, first, self.next_offset, self._anchor))
 
-    def _judged(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
+    def _corruption_of(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
         """Return the error of a refused batch, or None if it is not complete yet.
 
         In a preallocated file, an incomplete batch may be a part of its header, followed by zeros.
@@ -356,7 +445,7 @@ class GrowingLog:
         if is_last and behind < end and is_zeros(file, behind, end):
             return None
         try:
-            judge_corruption(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
+            tail_of_refused(file, error, end, self.next_offset - 1, self._limits, is_active=is_last)
         except DecodeError as corruption:
             return corruption
         return None

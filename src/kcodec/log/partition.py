@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
@@ -358,14 +359,17 @@ class Log:
     def _read_parallel(self, threads: int, options: StreamOptions) -> Chunks:
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
         timeline = self._timeline(options.on_error)
-        splits = [
-            split
-            for walked in timeline.segments
-            for split in cut_segment(walked, self.storage.range_bytes, None)
-            if split.next_offset > start and (end is None or split.first_offset < end)
-        ]
+        ranges = []
+        for walked, following in zip(timeline.segments, [*self.segments[1:], None], strict=True):
+            if end is not None and (walked.segment.base_offset or 0) >= end:
+                break
+            splits = list(cut_segment(walked, self.storage.range_bytes, None))
+            for split in splits:
+                if split.next_offset > start and (end is None or split.first_offset < end):
+                    below = following.base_offset if following is not None and split is splits[-1] else None
+                    ranges.append(replace(split.byte_range, below_offset=below))
         verdict = self._verdict(options.isolation_level, timeline)
-        return Chunks([split.byte_range for split in splits], verdict, options, threads=threads)
+        return Chunks(ranges, verdict, options, threads=threads, walk_error=_walk_error(timeline, options))
 
     def _follow(self, follow: FollowOptions, options: StreamOptions) -> Chunks:
         from kcodec.log.follow import follow_segments
@@ -376,7 +380,8 @@ class Log:
         is_walked = options.isolation_level == "read_committed" or not self._check_crcs
         timeline = self._timeline(options.on_error) if is_walked else None
         ranges = list(self._byte_ranges(options, timeline))
-        return Chunks(ranges, self._verdict(options.isolation_level, timeline), options)
+        verdict = self._verdict(options.isolation_level, timeline)
+        return Chunks(ranges, verdict, options, walk_error=_walk_error(timeline, options))
 
     def _byte_ranges(self, options: StreamOptions, timeline: Timeline | None) -> Iterator[ByteRange]:
         """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
@@ -411,7 +416,7 @@ class Log:
         return self._verdict(isolation_level, timeline)
 
     def _verdict(self, isolation_level: str, timeline: Timeline | None) -> Verdict:
-        """Return the verdict according to a timeline, which read_uncommitted does not need."""
+        """Return the same according to a timeline, which read_uncommitted does not need."""
         start = self.log_start_offset
         if timeline is None or isolation_level == "read_uncommitted":
             return Verdict(AbortedTransactions(), self._given_high_watermark, start)
@@ -472,3 +477,11 @@ class Log:
         """Return the end of the log; a segment without batches begins there."""
         ends = [timeline.next_offset, self.segments[-1].base_offset if timeline.error is None else None]
         return max((end for end in ends if end is not None), default=0)
+
+
+def _walk_error(timeline: Timeline | None, options: StreamOptions) -> DecodeError | None:
+    """Return the corruption that ends reading with on_error="stop"; None if all requested offsets are before it."""
+    if timeline is None or timeline.error is None or options.on_error != "stop":
+        return None
+    end, walked = options.end_offset, timeline.next_offset
+    return None if end is not None and walked is not None and end <= walked else timeline.error

@@ -66,10 +66,15 @@ def position_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> S
     Never raise: if a batch cannot be read, return its position, so that the reader reports the error.
     """
     with segment.open() as file:
-        return _walk_to(file, _indexed_start(segment, file, offset, limits), offset, limits)
+        return position_in(file, segment, offset, limits)
 
 
-def _walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: DecodeLimits) -> SegmentPosition:
+def position_in(file: SegmentFile, segment: Segment, offset: int, limits: DecodeLimits) -> SegmentPosition:
+    """Return the same for the open file of a segment."""
+    return walk_to(file, _indexed_start(segment, file, offset, limits), offset, limits)
+
+
+def walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: DecodeLimits) -> SegmentPosition:
     """Walk header by header from `start` to the first batch that reaches `offset`; take small ones by windows."""
     end, place = file.size(), start
     windows = HeaderWindows(file, end)

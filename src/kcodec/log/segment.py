@@ -218,7 +218,7 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
     """Return the error of a batch that is cut off by the end of a segment that must not end in this way."""
     needed = _needed_at(file, position, end)
     return TruncatedError(
-        f"the batch is cut by the end of the segment: it has {needed} bytes, but {end - position} are available",
+        f"the batch extends beyond the end of the segment: it has {needed} bytes, but {end - position} are available",
         needed=needed,
         available=end - position,
         position=position,
@@ -226,7 +226,7 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
     )
 
 
-def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
+def tail_of_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
     """Return the tail that begins at `position`, where no complete batch begins; None if there are no bytes.
 
     position: Position after the last complete batch.
@@ -246,15 +246,15 @@ def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: De
         what = (
             f"a valid batch follows at byte {position + 1 + found}"
             if found >= 0
-            else f"checksums of {budget} bytes did not rule out that a valid batch follows"
+            else f"a search of {budget} bytes could not exclude that a valid batch follows"
         )
-        reason = f"the batch is cut by the end of the file, but {what}: the data is corrupt, not a torn append"
+        reason = f"the batch extends beyond the end of the file, but {what}: the batch is corrupt, not incomplete"
         raise DecodeError(reason, position=position, path=file.path)
     needed = _needed_at(file, position, end)
     return Tail(position, remaining, f"the last batch is incomplete: {remaining} of {needed} bytes are available")
 
 
-def judge_corruption(
+def tail_of_refused(
     file: SegmentFile,
     error: DecodeError,
     end: int,
@@ -298,7 +298,7 @@ def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits
     if behind == end or is_zeros(file, behind, end):
         return True
     try:
-        return batch_at(file, behind, end, limits) is None and judge_cut(file, behind, end, above, limits) is not None
+        return batch_at(file, behind, end, limits) is None and tail_of_cut(file, behind, end, above, limits) is not None
     except DecodeError:
         return False
 
@@ -316,7 +316,7 @@ def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: Deco
     return batch.next_offset if is_known and following and stored_offset(following) > batch.last_offset else None
 
 
-def judge_end(
+def tail_at_end(
     file: SegmentFile,
     position: int,
     end: int,
@@ -333,9 +333,9 @@ def judge_end(
     Raise DecodeError for corruption, which is everything except a torn tail of the active segment.
     """
     if refused is not None:
-        return judge_corruption(file, refused, end, above, limits, is_active=is_active)
+        return tail_of_refused(file, refused, end, above, limits, is_active=is_active)
     if is_active:
-        return judge_cut(file, position, end, above, limits)
+        return tail_of_cut(file, position, end, above, limits)
     if position != end:
         raise cut_error(file, position, end)
     return None
@@ -344,8 +344,8 @@ def judge_end(
 def overlap(name: str, last_offset: int, base_offset: int) -> str:
     """Return the error for a segment that begins before another one ends."""
     return (
-        f"the segment begins at offset {base_offset}, but {name} before it reaches offset {last_offset}: their offsets "
-        "overlap, so one of them is no part of this log; open the other files one by one to see which"
+        f"the segment begins at offset {base_offset}, but the segment before it, {name}, has offsets up to "
+        f"{last_offset}: one of the two files does not belong to this log; open each file separately to see which"
     )
 
 

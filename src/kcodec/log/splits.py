@@ -118,7 +118,7 @@ def cut_by_index(
 
 
 def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
-    """Yield the records of a split, given the verdict on its partition, for example in another process.
+    """Yield the records of a split, for example in another process. `verdict` is the Verdict of its partition.
 
     options: Those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
     microseconds, NULL if a record has no headers, nullable columns). Only the file of the range is opened.

@@ -28,9 +28,9 @@ from kcodec.log.segment import (
     Tail,
     batch_at,
     computed_crc,
-    judge_corruption,
-    judge_end,
     overlap,
+    tail_at_end,
+    tail_of_refused,
 )
 from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
 
@@ -93,7 +93,7 @@ class Verdict:
 
     @classmethod
     def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
-        """Return the verdict for a reader that stops before the first offset of an open transaction.
+        """Return the Verdict for a reader that stops before the first offset of an open transaction.
 
         aborted: The aborted transactions of the partition.
         """
@@ -167,7 +167,7 @@ class Timeline:
     error: DecodeError | None
 
     def verdict(self, high_watermark: int, log_start_offset: int) -> Verdict:
-        """Return the verdict for a read_committed reader with this high watermark."""
+        """Return the Verdict for a read_committed reader with this high watermark."""
         limit = high_watermark
         unsettled_starts = {entry[:2] for entry in self.unsettled}
         aborted = [AbortedTransaction(*entry) for entry in self.unsettled]
@@ -219,7 +219,7 @@ class _Walk:
                     self._note(walked, position, ahead)
                     position = ahead
                     if position + needed > end:
-                        walked.tail = judge_end(
+                        walked.tail = tail_at_end(
                             file, position, end, self.above, self.limits, is_active=segment.is_active
                         )
                         if not segment.is_active and not self.is_strict and self.on_error != "skip":
@@ -337,7 +337,7 @@ class _Walk:
         """Return where to continue after a refused batch; None if the segment's data ends (torn tail, on_error)."""
         active = walked.segment.is_active
         try:
-            walked.tail = judge_corruption(file, error, end, self.above, self.limits, is_active=active)
+            walked.tail = tail_of_refused(file, error, end, self.above, self.limits, is_active=active)
             self.is_end_checked = True
             return None
         except DecodeError as corruption:

@@ -125,7 +125,8 @@ class ProducerConfig(OptionSet):
             )
         if self.partitioner_ignore_keys and self.partitioner != DEFAULT_PARTITIONER:
             raise ValueError(
-                "partitioner_ignore_keys has no effect with partitioner, which chooses by the key or not; remove one"
+                "partitioner_ignore_keys has no effect together with partitioner, because the partitioner itself "
+                "decides whether it uses the key; remove one of the two options"
             )
 
     def _check_idempotence(self) -> None:

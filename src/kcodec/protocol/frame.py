@@ -244,11 +244,13 @@ class FrameReader:
     def _check(self, size: int, behind: int) -> None:
         """Raise an error for a length that no frame has, or that is above a limit."""
         if size < 0:
-            raise DecodeError(f"frame length {size}: the peer does not speak the Kafka protocol (TLS, HTTP?)")
+            raise DecodeError(
+                f"frame length {size} is invalid: the peer may use TLS or HTTP instead of the Kafka protocol"
+            )
         if size > self.max_frame_bytes:
             raise LimitExceededError(
                 f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}"
-                " (or the peer does not speak the Kafka protocol: TLS, HTTP?)",
+                "; the peer may also use TLS or HTTP instead of the Kafka protocol",
                 limit=self._limit_name,
                 value=self.max_frame_bytes,
                 claimed=size,

@@ -207,7 +207,7 @@ class SessionEnd:
         """Take the lock. From here on, no partition is revoked."""
         self._is_locked = yield from self.session.end_lock.acquire(self._left())
         if not self._is_locked:
-            self.block.fail("a rebalance was under way at the deadline")
+            self.block.fail("a rebalance was in progress at the deadline")
 
     def _unlock(self) -> None:
         if self._is_locked:

@@ -138,7 +138,7 @@ class SharedTransactionFlows:
     def _known_partition(self) -> TopicPartition:
         if self._progress_partition is None:
             raise ValueError(
-                "the progress partition is unknown, as no transaction was begun here: set it with "
+                "the progress partition is unknown, because begin() was not called here: pass "
                 "progress_partition=TopicPartition(topic, partition)"
             )
         return self._progress_partition
@@ -148,9 +148,9 @@ def _progress_partition(partitions: Collection[TopicPartition]) -> TopicPartitio
     """Return partition 0 of the only topic of these partitions. Raise ValueError if none exists, or several."""
     topics = sorted({partition.topic for partition in partitions})
     if len(topics) != 1:
-        found = f"are of {len(topics)} topics ({', '.join(topics)})" if topics else "are not given"
+        found = f"has {len(topics)} topics ({', '.join(topics)})" if topics else "is empty"
         raise ValueError(
-            f"partitions {found}, so the progress partition is unknown: set it with "
+            f"partitions {found}, so the progress partition is unknown: pass "
             "progress_partition=TopicPartition(topic, partition)"
         )
     return TopicPartition(topics[0], 0)

@@ -71,7 +71,9 @@ def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
         column = BY_NAME.get(name) or BY_COLUMN.get(name)
         if column is None:
             known = ", ".join(BY_NAME)
-            raise ValueError(f"unknown column {name!r}{suggestion(name, [*BY_NAME, *BY_COLUMN])}; there are {known}")
+            raise ValueError(
+                f"unknown column {name!r}{suggestion(name, [*BY_NAME, *BY_COLUMN])}; expected one of {known}"
+            )
         if column in found:
             raise ValueError(f"column {column.name!r} is requested twice")
         found.append(column)
@@ -91,7 +93,7 @@ def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
         column = BY_FOLDED_NAME.get(field.name.lower())
         if column is None:
             raise ValueError(
-                f"unknown column {field.name!r}{suggestion(field.name, BY_NAME)}; there are {', '.join(BY_NAME)}"
+                f"unknown column {field.name!r}{suggestion(field.name, BY_NAME)}; expected one of {', '.join(BY_NAME)}"
             )
         if any(column.column == other.column for other in columns):
             raise ValueError(f"column {column.name!r} is requested twice")

@@ -292,8 +292,8 @@ class FileStream(StreamState):
             log = self._open(each.path)
             if log.topic is None or log.partition is None:
                 raise ValueError(
-                    f"{each.path}: the directory is not named like orders-0; the options topic and partition say what "
-                    "it holds"
+                    f"{each.path}: the name of the directory is not a topic and a partition, such as orders-0; set the "
+                    "options topic and partition"
                 )
             partition = TopicPartition(log.topic, log.partition)
             if partition in found:

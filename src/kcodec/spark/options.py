@@ -33,7 +33,7 @@ OUR_OPTIONS = (
 # Deprecated name -> option.
 RENAMED = {"verifyCrc": "checkCrcs"}
 BY_FOLDED_NAME = {name.lower(): name for name in (*OUR_OPTIONS, *RENAMED)}
-NO_BROKER = "files are read, no broker is contacted"
+NO_BROKER = "the query reads files and uses no Kafka client"
 # Options of Spark's own source that have no meaning for files, with the reason. Those that name a cluster or topics are
 # not among them: with one of these, a broker is read (source.py).
 FOREIGN_OPTIONS = {
@@ -145,7 +145,7 @@ def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             raise ValueError(f"option {foreign!r} of Spark's Kafka source has no meaning here: {reason}")
         elif folded.startswith("kafka."):
             hint = suggestion(name, ["kafka.isolation.level"])
-            raise ValueError(f"option {name!r} is for a Kafka client: {NO_BROKER}{hint}")
+            raise ValueError(f"option {name!r} has no meaning here: {NO_BROKER}{hint}")
         else:
             raise ValueError(f"unknown option {name!r}{suggestion(name, OUR_OPTIONS)}")
 

@@ -55,7 +55,7 @@ def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
     for pattern in patterns:
         matches = list(_matches(local_path(pattern)))
         if not matches:
-            raise FileNotFoundError(f"{pattern}: no .log file and no partition directory is there")
+            raise FileNotFoundError(f"{pattern}: found no .log file and no partition directory")
         for directory, segment in matches:
             names = wanted.setdefault(directory, set())
             if segment is None:
@@ -78,7 +78,9 @@ def local_path(path: str) -> Path:
     """Return a path of this machine, absolute, from a path or a ``file:`` address."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
     if scheme and scheme[1].lower() != "file":
-        raise ValueError(f"{path}: only files that every executor sees by the same path are read, not {scheme[1]}:")
+        raise ValueError(
+            f"{path}: {scheme[1]}: is not supported; expected a local path that is the same on all executors"
+        )
     return Path(os.path.normpath(Path(unquote(urlsplit(path).path) if scheme else path).absolute()))
 
 

@@ -218,5 +218,5 @@ class CellReader:
         """Raise RuntimeError if a record batch lacks cells after the last cell."""
         if self._pieces:
             raise RuntimeError(
-                f"{len(self._pieces)} record batches are incomplete: the shuffle lost cells; the batch is written again"
+                f"{len(self._pieces)} record batches are incomplete: the shuffle lost data; the batch is written again"
             )

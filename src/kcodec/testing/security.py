@@ -47,7 +47,7 @@ class ListenerSecurity:
         chosen = MECHANISMS if sasl is True else tuple(names_of(sasl or (), "sasl"))
         unknown = [mechanism for mechanism in chosen if mechanism not in MECHANISMS]
         if unknown:
-            raise ValueError(f"unknown SASL mechanism {unknown[0]!r}; expected some of {', '.join(MECHANISMS)}")
+            raise ValueError(f"unknown SASL mechanism {unknown[0]!r}; expected one or more of {', '.join(MECHANISMS)}")
         if token_server is not None and "OAUTHBEARER" not in chosen:
             raise ValueError("token_server requires the SASL mechanism OAUTHBEARER")
         if authorizer and not chosen and not (tls and has_client_certificates):

@@ -55,7 +55,7 @@ class BackgroundCommit:
         """Begin the commit of the open transaction with `complete`. `result` gets its outcome."""
         context = self._context
         if self._task is not None:
-            raise self._illegal("the last commit is still under way: wait for its result first")
+            raise self._illegal("the previous commit is in progress: wait for its result first")
         if self.refusal is not None:
             raise self._illegal(self.refusal)
         if context.state is State.IN_TRANSACTION and context.now_open.is_shared:
@@ -84,9 +84,7 @@ class BackgroundCommit:
             log.warning("%s: the commit in the background failed: %s", result.name, failed)
         except GeneratorExit:
             if transaction.is_commit_unconfirmed:
-                text = (
-                    f"the producer was closed while the commit of {result.name!r} was under way: its outcome is unknown"
-                )
+                text = f"the producer was closed during the commit of {result.name!r}: the outcome is unknown"
                 error = UnknownOutcomeError(text, possibly_sent=True)
             if not transaction.committed:  # at the exit of the interpreter nothing else reports it
                 log.warning("%s: the commit in the background did not end: %s", result.name, error)

@@ -100,7 +100,7 @@ class TransactionCompletion:
                 yield from wait(context.changed, left)
         except DeliveryTimeoutError as error:
             if context.state in _FLUSHING:
-                context.move(Event.INTERRUPTED, context.blocked(f"records were still under way: {error}"))
+                context.move(Event.INTERRUPTED, context.blocked(f"records were not acknowledged yet: {error}"))
             raise
 
     def _end(self, transaction: ProducerTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
@@ -174,7 +174,8 @@ class TransactionCompletion:
             # but the broker may commit the transaction. A commit in the background logs this itself.
             log.warning(
                 "%s: the commit was interrupted after it was sent, and its outcome is unknown: the transaction may be "
-                "committed, aborted or still open. If it is still open, the next begin aborts it",
+                "committed, aborted or still open. If it is still open, the producer aborts it before its next "
+                "transaction begins",
                 context.transactional_id,
             )
         if context.state in COMMITS or context.state is State.ABORTING:

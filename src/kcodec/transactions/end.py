@@ -121,8 +121,9 @@ def _without_response(coordinator: CoordinatorCall, is_commit: bool, error: Base
     return Failed(
         TransactionDisposition.UNCONFIRMED,
         DeliveryTimeoutError(
-            f"{doing}: the abort is not confirmed. The transaction will not be committed; if it is still open, the "
-            f"next begin aborts it, or the coordinator does after its timeout. The last error: {error}",
+            f"{doing}: the abort is not confirmed. The transaction will not be committed. If it is still open, the "
+            "producer aborts it before its next transaction begins, or the coordinator aborts it after "
+            f"transaction_timeout_ms. The last error: {error}",
             possibly_sent=True,
         ),
     )

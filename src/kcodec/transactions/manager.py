@@ -183,8 +183,8 @@ class TransactionManager:
         context = self.context
         if transaction is context.following and context.state is State.BUFFERING:
             raise TransactionStateError(
-                "this transaction has no handle yet, as the commit of the one before it is still under way: wait for "
-                "its result first",
+                "this transaction has no handle yet, because the commit of the previous transaction is in progress: "
+                "wait for the result of that commit first",
                 state=context.state.name,
                 event=Event.SEND.name,
             )
@@ -231,8 +231,8 @@ class TransactionManager:
     def _check_shareable(self, transaction: ProducerTransaction) -> None:
         if not transaction.is_new_flow and not transaction.added:
             raise TransactionStateError(
-                "below transaction.version 2 a transaction has a handle only after its partitions were added: name all "
-                "partitions that its writers will write to in producer.transaction(partitions=[...])",
+                "this transaction has no handle: the transaction.version of the cluster is below 2, and the partitions "
+                "of its writers must be added first; pass them all to producer.transaction(partitions=[...])",
                 state=self.context.state.name,
                 event=Event.SEND.name,
             )

@@ -255,8 +255,8 @@ def _add_up_front(
     """Send AddPartitionsToTxn, so that the end of this transaction fences its late writers in each partition."""
     if not partitions:
         raise TransactionStateError(
-            f"transaction.version of this cluster is {handle.transaction_version}, and below {NEW_FLOW_LEVEL} a "
-            "transaction begins with its partitions: name all that its writers will write to (partitions=[...])",
+            f"partitions is empty, but the transaction.version of this cluster is {handle.transaction_version}: below "
+            f"{NEW_FLOW_LEVEL}, pass all partitions to which the writers will write when the transaction begins",
             state="READY",
             event="BEGIN",
         )

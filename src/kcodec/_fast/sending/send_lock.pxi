@@ -35,27 +35,27 @@ cdef class SendLock:
     A thread that holds it cannot wait for it: the call raises RuntimeError.
     """
 
-    cdef PyThread_type_lock gate  # held, except while a wake-up is under way
+    cdef PyThread_type_lock wake_lock  # held, except while a wake-up is under way
     cdef unsigned long owner  # the thread that holds the lock, or _RESERVED; 0: none. No thread has this number.
     cdef int waiting  # number of threads that wait
-    cdef bint is_waking  # whether `gate` was released and no thread has taken it yet
+    cdef bint is_waking  # whether `wake_lock` was released and no thread has taken it yet
     cdef bint is_missed  # whether a thread that was woken did not get the lock
 
     def __cinit__(self):
-        self.close_gate()
+        self.make_wake_lock()
 
-    cdef int close_gate(self) except -1:
-        self.gate = PyThread_allocate_lock()
-        if self.gate == NULL:
+    cdef int make_wake_lock(self) except -1:
+        self.wake_lock = PyThread_allocate_lock()
+        if self.wake_lock == NULL:
             raise MemoryError("no memory for a lock")
-        PyThread_acquire_lock_timed(self.gate, 0, 0)
+        PyThread_acquire_lock_timed(self.wake_lock, 0, 0)
         return 0
 
     def __dealloc__(self):
-        if self.gate != NULL:
+        if self.wake_lock != NULL:
             if not self.is_waking:
-                PyThread_release_lock(self.gate)
-            PyThread_free_lock(self.gate)
+                PyThread_release_lock(self.wake_lock)
+            PyThread_free_lock(self.wake_lock)
 
     cdef inline int take(self) except -1:
         if self.owner:
@@ -70,7 +70,7 @@ cdef class SendLock:
         try:
             while True:
                 with nogil:
-                    status = PyThread_acquire_lock_timed(self.gate, -1, 1)
+                    status = PyThread_acquire_lock_timed(self.wake_lock, -1, 1)
                 if status != PY_LOCK_ACQUIRED:
                     PyErr_CheckSignals()
                     if self.owner == 0:
@@ -96,7 +96,7 @@ cdef class SendLock:
                 self.owner = _RESERVED
             if not self.is_waking:
                 self.is_waking = True
-                PyThread_release_lock(self.gate)
+                PyThread_release_lock(self.wake_lock)
 
     def acquire(self, blocking=True):
         """Take the lock; return False if it is held and `blocking` is false."""
@@ -119,7 +119,7 @@ cdef class SendLock:
         self.owner = 0
         self.waiting = 0
         self.is_waking = self.is_missed = False
-        self.close_gate()  # the old one is not freed, as its state at the fork is unknown
+        self.make_wake_lock()  # the old one is not freed, as its state at the fork is unknown
 
     def locked(self):
         """Return whether the lock is held."""

@@ -217,8 +217,8 @@ class TransactionWriter:
         TransactionStateError before `close`, or if the writer failed."""
         if not self._is_complete:
             raise TransactionStateError(
-                "a writer has a receipt once it is closed and every record was acknowledged; without a receipt the "
-                "transaction must be aborted",
+                "this writer has no receipt: it is not closed, or not all of its records were acknowledged; close it, "
+                "and abort the transaction if close() raises an error",
                 state="IN_TRANSACTION",
                 event="COMMIT",
             )

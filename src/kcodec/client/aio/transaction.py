@@ -211,7 +211,7 @@ class Transaction:
 
         if not self._current.is_shared:
             raise TransactionStateError(
-                "the owner of a transaction needs a receipt only if another process ends it: read txn.handle first",
+                "this transaction has no receipt, because no other process has its handle: read txn.handle first",
                 state=self._manager.state.name,
                 event=Event.COMMIT.name,
             )

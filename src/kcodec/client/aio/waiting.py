@@ -174,14 +174,14 @@ class Delivery(deliveries.Delivery):
         """Return where the record is stored, or raise its error. Raise InvalidStateError if its outcome is not known
         yet."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+            raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
         """Return the error of the record, or None if it was acknowledged. Raise InvalidStateError if its outcome is not
         known yet."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+            raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.error
 
 
@@ -204,14 +204,14 @@ class TableDelivery(deliveries.TableDelivery):
         """Return where each batch is stored, or raise the first error. Raise InvalidStateError if the outcome of a
         batch is not known yet."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+            raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
         """Return the error of the first batch that failed, or None if all were acknowledged. Raise InvalidStateError if
         the outcome of a batch is not known yet."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+            raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.error
 
 
@@ -247,14 +247,14 @@ class TransactionCommit(CommitResult):
         """Return None if the commit has succeeded, or raise its error. Raise InvalidStateError while the commit is in
         progress."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+            raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         self.outcome()
 
     def exception(self) -> BaseException | None:
         """Return the error of the commit, or None if it has succeeded. Raise InvalidStateError while the commit is in
         progress."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+            raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.retrieved()
 
 

@@ -17,11 +17,11 @@ from kcodec.log.segment import (
     LOWEST_OFFSET,
     Segment,
     Tail,
-    judge_corruption,
-    judge_end,
     provable_behind,
     records_in,
     stored_offset,
+    tail_at_end,
+    tail_of_refused,
 )
 from kcodec.log.timeline import HIGHEST_OFFSET
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile
@@ -170,7 +170,7 @@ class SegmentWalk:
         try:
             # The batches of the window are still to be checked, so it must not be overwritten.
             other = file.apart()
-            return judge_corruption(other, error, end, self.above, self._limits, is_active=self.segment.is_active)
+            return tail_of_refused(other, error, end, self.above, self._limits, is_active=self.segment.is_active)
         except DecodeError:
             return None
 
@@ -187,7 +187,7 @@ class SegmentWalk:
         error.position = position  # it counted from the window's start
         try:
             yield self._tail(
-                judge_corruption(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
+                tail_of_refused(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
             )
             return None
         except DecodeError as corruption:
@@ -204,7 +204,7 @@ class SegmentWalk:
     def _cut(self, file: SegmentFile, position: int, end: int) -> Iterator[Finding]:
         """Yield the finding for a batch that is cut off by the end of the file."""
         try:
-            tail = judge_end(file, position, end, self.above, self._limits, is_active=self.segment.is_active)
+            tail = tail_at_end(file, position, end, self.above, self._limits, is_active=self.segment.is_active)
             if tail is not None:
                 yield self._tail(tail)
         except DecodeError as corruption:

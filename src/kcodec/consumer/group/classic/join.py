@@ -203,5 +203,5 @@ def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
         for one in share:
             owner = owners.get(one, member_id)
             if owner != member_id and one not in shares.get(owner, ()):
-                text = f"the assignor assigned {one} to {member_id!r} in the rebalance in which {owner!r} still owns it"
+                text = f"the assignor assigned {one} to {member_id!r} before {owner!r}, which owns it, has revoked it"
                 raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)

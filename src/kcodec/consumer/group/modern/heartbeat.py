@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ConsumerGroupHeartbeat: the content of a request, when it is sent, and the errors of its responses (KIP-848).
 
-A heartbeat names what has changed since the last one. The first one, and one after an error or a lost response, names
-everything (Kafka: ConsumerHeartbeatRequestManager.HeartbeatState), and the broker responds to it with the whole
-assignment. The client creates the member id (KIP-1082), so a repeated join joins once.
+A heartbeat contains the fields that have changed since the last one. The first heartbeat, and each heartbeat after an
+error or a lost response, contains all fields (Kafka: ConsumerHeartbeatRequestManager.HeartbeatState). The broker
+responds to it with the whole assignment. The client creates the member id (KIP-1082), so a repeated request to join
+adds only one member.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from kcodec.errors import BrokerError
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupTopicPartitions
 
-#: Member epochs that are none: to join, to leave, to leave for now as a static member (ConsumerGroupHeartbeatRequest).
+#: Special values of the member epoch in a request: the member joins, leaves, or is static and leaves temporarily
+#: (Kafka: ConsumerGroupHeartbeatRequest).
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
-#: Requests of membership use a separate connection, so that no large or slow request delays a heartbeat.
+#: Name of the separate connection for heartbeats, so that no large or slow request delays a heartbeat.
 CHANNEL = "group"
-#: The first version that carries a regular expression.
+#: The first version of the request that has a field for a regular expression.
 REGEX_VERSION = 1
-#: Partitions of topics, by the topics' ids.
+#: Partitions as pairs of topic id and partition number.
 TopicIdPartitions = frozenset[tuple[UUID, int]]
-
-
-#: What a broker says of the interval is believed within these bounds, in seconds.
+#: Bounds of the heartbeat interval in seconds. If the interval of a broker is outside them, the nearest bound is used.
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
-#: In parts of the interval: the first pause after a join, the growth of the next ones, the longest of them, and for how
-#: long: until the others' heartbeats have come, and what they set off is over.
+#: Pauses between the heartbeats after a join: the first pause and the longest pause as fractions of the interval, and
+#: the factor from one pause to the next. EAGER_INTERVALS is the number of intervals after which the usual pause is used
+#: again. By then, all other members have sent a heartbeat and have had time to revoke partitions.
 FIRST_PAUSE, PAUSE_GROWTH, LONGEST_PAUSE, EAGER_INTERVALS = 0.04, 1.5, 0.1, 1.2
 # Remedies that are specific to this protocol, and therefore not in the table of error codes.
 _REMEDIES: dict[int, str] = {
@@ -165,7 +166,7 @@ class HeartbeatFields:
         if subscription.pattern is not None and (known is None or subscription.pattern != known.pattern):
             request.subscribed_topic_regex = subscription.pattern
         elif subscription.pattern is None and known is not None and known.pattern is not None:
-            request.subscribed_topic_regex = ""  # no pattern any more
+            request.subscribed_topic_regex = ""  # the subscription has no pattern anymore
         if is_full or is_ack or owned != self._owned:
             request.topic_partitions = [] if epoch == JOIN_EPOCH else grouped(owned)
         self._subscription = subscription
