@@ -15,6 +15,8 @@ FIRST_SECONDS, END_OF_SECONDS = 10**9, 10**10
 #: From these numbers on, a timestamp is probably in microseconds or in nanoseconds.
 FIRST_MICROSECONDS, FIRST_NANOSECONDS = 10**14, 10**17
 HIGHEST_NANOSECONDS = 10**19
+#: A process logs hints for at most this number of different timestamps.
+MAX_HINTS = 100
 _hinted: set[int] = set()
 
 
@@ -39,6 +41,6 @@ def warn_of_unit(what: str, when: int) -> None:
     what: Name of the argument or option.
     """
     hint = unit_hint(when)
-    if hint and when not in _hinted:
+    if hint and when not in _hinted and len(_hinted) < MAX_HINTS:
         _hinted.add(when)
         log.warning("%s: the timestamp %d is used as it is%s", what, when, hint)

@@ -19,7 +19,7 @@ from structure import SOURCE, Import, circles, cython_imports, imports, imports_
 
 GROUND = {
     *("arguments", "errors", "constants", "integers", "java_properties", "limits", "offsets", "options", "quantities"),
-    *("flow", "_lazy"),
+    *("flow", "timestamps", "_lazy"),
 }
 CORE = GROUND | {"_fast"}
 RECORD = CORE | {"record"}

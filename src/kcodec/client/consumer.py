@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
     from kcodec.client.options import ConsumerOptions
     from kcodec.consumer.core import ConsumerCore
+    from kcodec.consumer.offset_calls import OffsetCalls
 else:
     ConsumerCore = LateFlows("kcodec.consumer.core", "ConsumerCore")
+    OffsetCalls = LateFlows("kcodec.consumer.offset_calls", "OffsetCalls")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,6 +58,22 @@ def _method(
 ) -> Callable[Concatenate[Consumer, P], T]:
     late: Any = flow
     return FlowMethod(late, _run_of)
+
+
+def _run_of_offsets(
+    flow: Callable[Concatenate[OffsetCalls, P], Flow[T]],
+) -> Callable[Concatenate[Consumer, P], T]:
+    def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(flow(self._core.offsets, *args, **kwargs))
+
+    return method
+
+
+def _offset_method(
+    flow: Callable[Concatenate[OffsetCalls, P], Flow[T]],
+) -> Callable[Concatenate[Consumer, P], T]:
+    late: Any = flow
+    return FlowMethod(late, _run_of_offsets)
 
 
 class Consumer(ClientBase):
@@ -319,7 +337,7 @@ class Consumer(ClientBase):
         Raise ValueError if the consumer has no group_id.
         """
         self._core.check_open()
-        self._core.need_group("commit_async")
+        self._core.offsets.need_group("commit_async")
         check_callbacks(callback=callback)
         given = None if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)
@@ -338,27 +356,27 @@ class Consumer(ClientBase):
         Raise ValueError if a partition is not assigned, if the consumer has no group_id, or if
         enable_auto_offset_store=True.
         """
-        self._core.store_offsets(offsets)
+        self._core.offsets.store_offsets(offsets)
 
     assign = _method(ConsumerCore.assign)
-    beginning_offsets = _method(ConsumerCore.beginning_offsets)
-    commit = _method(ConsumerCore.commit)
-    committed = _method(ConsumerCore.committed)
-    end_offsets = _method(ConsumerCore.end_offsets)
+    beginning_offsets = _offset_method(OffsetCalls.beginning_offsets)
+    commit = _offset_method(OffsetCalls.commit)
+    committed = _offset_method(OffsetCalls.committed)
+    end_offsets = _offset_method(OffsetCalls.end_offsets)
     enforce_rebalance = _method(ConsumerCore.enforce_rebalance)
     group_metadata = _method(ConsumerCore.group_metadata)
     health = _method(ConsumerCore.health)
     incremental_assign = _method(ConsumerCore.incremental_assign)
     incremental_unassign = _method(ConsumerCore.incremental_unassign)
-    lag = _method(ConsumerCore.lag)
-    offsets_for_times = _method(ConsumerCore.offsets_for_times)
-    partitions_for = _method(ConsumerCore.partitions_for)
+    lag = _offset_method(OffsetCalls.lag)
+    offsets_for_times = _offset_method(OffsetCalls.offsets_for_times)
+    partitions_for = _offset_method(OffsetCalls.partitions_for)
     pause = _method(ConsumerCore.pause)
-    position = _method(ConsumerCore.position)
+    position = _offset_method(OffsetCalls.position)
     resume = _method(ConsumerCore.resume)
-    seek = _method(ConsumerCore.seek)
-    seek_to_beginning = _method(ConsumerCore.seek_to_beginning)
-    seek_to_end = _method(ConsumerCore.seek_to_end)
+    seek = _offset_method(OffsetCalls.seek)
+    seek_to_beginning = _offset_method(OffsetCalls.seek_to_beginning)
+    seek_to_end = _offset_method(OffsetCalls.seek_to_end)
 
     # Ending
 

@@ -245,7 +245,7 @@ class SessionTransaction:
         self._current.check_open("seek")
         ((name, where),) = check_offsets({partition: offset}).items()
         self._flows.note_starts()
-        yield from self._session._core.seek(name, where)
+        yield from self._session._core.offsets.seek(name, where)
 
     def _discarded_batch(self, block: SessionBlock, topic: str, error: KcodecError) -> ProducerBatch:
         """Return a failed batch for a record whose send has raised `error`. Raise the error again unless a rebalance

@@ -3,29 +3,27 @@
 offsets and membership.
 
 It uses no socket and no thread. A public class provides a lock and access to the loop, runs the flows, and calls the
-application's callbacks (`CallbackQueue`) where it polls. The flows with a `timeout` are the methods of the public
-classes. The timeout is in seconds; None means default_api_timeout_ms.
+application's callbacks (`CallbackQueue`) where it polls. Many flows are methods of the public classes.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import Record
-from kcodec.arguments import by_partition, check_seconds, partitions_in, partitions_of
-from kcodec.cluster.list_offsets import ListedOffset, list_offsets
+from kcodec.arguments import partitions_in, partitions_of
 from kcodec.cluster.metadata import Cluster
-from kcodec.consumer import lag as lags
-from kcodec.consumer.assignment import AWAITED, Assignment
+from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.callbacks import Callback, CallbackQueue, RebalanceListener
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.fetcher import Fetcher
+from kcodec.consumer.gauges import ConsumerGauges
 from kcodec.consumer.group.classic import membership as classic_membership
 from kcodec.consumer.group.modern import membership as consumer_membership
 from kcodec.consumer.group.modern.heartbeat import make_member_id
@@ -33,18 +31,15 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.health import ConsumerHealth, HealthWatch
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.known_partitions import KnownPartitions
-from kcodec.consumer.lag import PartitionLag
+from kcodec.consumer.offset_calls import OffsetCalls
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
 from kcodec.consumer.waiting_report import WaitingReport
-from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import AuthenticationError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
-from kcodec.integers import as_integer, shown
-from kcodec.network.metrics import Gauge, Metrics, report_gauges
-from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
-from kcodec.quantities import seconds_text
-from kcodec.timestamps import warn_of_unit
+from kcodec.network.metrics import Metrics, report_gauges
+from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery
@@ -62,16 +57,6 @@ LATE_STEP_SECONDS = 0.1
 REJOIN_SECONDS = 3.0
 #: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
-
-
-def _after(record: Record) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offset after a record of this consumer. Raise ValueError for a record of unknown origin."""
-    if record.topic is None or record.partition is None:
-        raise ValueError(
-            "store_offsets needs a record that a consumer has returned: this one has no topic or partition"
-        )
-    epoch = -1 if record.leader_epoch is None else record.leader_epoch
-    return {TopicPartition(record.topic, record.partition): OffsetAndMetadata(record.offset + 1, "", epoch)}
 
 
 def leaving_seconds(timeout: float) -> float:
@@ -146,9 +131,6 @@ class ConsumerCore:
         #: The refused login of the member that the last call has raised.
         self._refused_login: AuthenticationError | None = None
         self._metrics = metrics
-        self._reported_records = 0
-        self._reported_generation = -1
-        self._reported_lags: set[TopicPartition] = set()
         self._health = HealthWatch(
             *(cluster, assignment, self.fetcher, self._positions, settings),
             committed=self.committed_offsets,
@@ -157,6 +139,13 @@ class ConsumerCore:
             report=self._report,
             membership=lambda: self.membership,
             error=lambda: self.error,
+        )
+        self.offsets = OffsetCalls(
+            *(cluster, assignment, self.fetcher, self.commits, self.committed_offsets, settings),
+            callbacks=self.callbacks,
+            report=self._report,
+            check_open=self.check_open,
+            raise_errors=self.raise_errors,
         )
         self.is_closed = False
         #: Whether the flow of `run` runs.
@@ -176,6 +165,7 @@ class ConsumerCore:
 
     def run(self) -> Flow[None]:
         """Run all background work until `close`; the public class spawns it once."""
+        gauges = ConsumerGauges(self._metrics, self._health, self.fetcher.buffer)
         flows = {
             "fetcher": self.fetcher.run(),
             "positions": self._positions.run(),
@@ -186,7 +176,7 @@ class ConsumerCore:
             ).run(),
             "report": self._report.run(),
             "health": self._health.run(),
-            "gauges": report_gauges(self._metrics, self._report_gauges),
+            "gauges": report_gauges(self._metrics, gauges.report),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         if self.settings.group_id is not None:
@@ -210,26 +200,6 @@ class ConsumerCore:
         except Exception as error:
             self.crash(error)
             raise
-
-    def _report_gauges(self, gauge: Gauge) -> None:
-        """Report gauges, and counters that would cost time if they were reported while records are taken."""
-        found, buffer = self._health.take(), self.fetcher.buffer
-        records, self._reported_records = buffer.taken_records - self._reported_records, buffer.taken_records
-        if records:
-            self._metrics.count("consumer.records", records)
-        if found.generation is not None and found.generation != self._reported_generation:
-            self._reported_generation = found.generation
-            self._metrics.count("consumer.rebalances")
-        gauge("consumer.assigned_partitions", len(found.partitions))
-        gauge("consumer.seconds_since_poll", found.seconds_since_poll)
-        gauge("consumer.buffered_bytes", sum(one.buffered_bytes for one in found.partitions.values()))
-        for topic, partition in self._reported_lags - found.partitions.keys():
-            gauge("consumer.lag", 0, topic=topic, partition=partition)  # otherwise the last value would stay
-        self._reported_lags &= found.partitions.keys()
-        for place, one in found.partitions.items():
-            if one.lag is not None:
-                self._reported_lags.add(place)
-                gauge("consumer.lag", one.lag, topic=place.topic, partition=place.partition)
 
     def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:
         """Wake a waiting poll whenever this signal is set."""
@@ -752,128 +722,7 @@ class ConsumerCore:
                 self._refused_login = error
             raise error.with_traceback(None)
 
-    # Offsets
-
-    def _seconds(self, timeout: float | None) -> float:
-        check_seconds(timeout, "the consumer")
-        return self.settings.default_api_timeout if timeout is None else timeout
-
-    def position(self, partition: TopicPartition, timeout: float | None = None) -> Flow[int]:
-        """Return the next offset to read. Wait while it is looked up. The position moves past markers and aborted
-        records.
-
-        timeout: Seconds. None: default_api_timeout_ms.
-
-        Raise ValueError if the partition is not assigned, and DeliveryTimeoutError at the timeout. Raise the error of
-        the partition if it cannot be read.
-        """
-        (name,), seconds = partitions_of([partition], "partition"), self._seconds(timeout)
-        deadline = self.clock() + seconds
-        while True:
-            self.raise_errors()
-            state = self.assignment.state(name)
-            if state.error is not None and not state.is_error_passing:
-                raise state.error.with_traceback(None)
-            if isinstance(state.error, AuthenticationError):
-                self.fetcher.buffer.raise_failed({name})  # the next call requests the position again
-            if state.position is not None and state.awaiting is None:
-                return state.position
-            left = deadline - self.clock()
-            if left <= 0:
-                late = (
-                    f"{name} has no position after {seconds_text(seconds)}: the consumer still waits for "
-                    f"{AWAITED.get(state.awaiting, 'its first offset')}"
-                )
-                cause = self._report.cause_of(name)
-                raise DeliveryTimeoutError(f"{late}; {cause}" if cause else late)
-            yield from wait(self.wake, left)
-
-    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Flow[None]:
-        """Continue at this offset at the next poll. Raise ValueError if the partition is not assigned."""
-        yield from ()
-        ((name, target),) = check_offsets({partition: offset}).items()
-        self.assignment.seek(name, target.offset, target.leader_epoch)
-        self.fetcher.drop([name])
-
-    def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
-        """Continue at the first offset of these partitions, or of all assigned ones if none is named.
-
-        Raise ValueError if one of the partitions is not assigned, or if no partition is assigned. With a subscription,
-        call this in `on_assigned`, because partitions are assigned within `poll`.
-        """
-        yield from ()
-        self._seek_to(partitions, "earliest", "seek_to_beginning")
-
-    def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
-        """Continue at the end of these partitions, or of all assigned ones if none is named. With read_committed, the
-        end is the last stable offset. Raise ValueError as `seek_to_beginning` does."""
-        yield from ()
-        self._seek_to(partitions, "latest", "seek_to_end")
-
-    def _seek_to(self, partitions: tuple[TopicPartition | Iterable[TopicPartition], ...], to: str, name: str) -> None:
-        chosen = partitions_in(partitions) if partitions else list(self.assignment.partitions)
-        if partitions and not chosen:  # an empty list
-            return
-        if not chosen and not self.callbacks.is_calling:  # on_assigned may have got nothing
-            raise ValueError(
-                f"{name}() cannot move anything: no partition is assigned to this consumer yet; a subscription gets "
-                "its partitions within poll(), so call it in on_assigned"
-            )
-        for partition in chosen:
-            self.assignment.reset(partition, to)
-        self.fetcher.drop(chosen)
-
-    def beginning_offsets(
-        self, partitions: Partitions, timeout: float | None = None
-    ) -> Flow[dict[TopicPartition, int]]:
-        """Return the first offset of each partition. Raise BrokerError, or DeliveryTimeoutError at the timeout."""
-        return (yield from self._end_of(partitions, "earliest", timeout))
-
-    def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> Flow[dict[TopicPartition, int]]:
-        """Return the offset after the last record of each partition that this consumer can read. It is the last stable
-        offset under read_committed, and otherwise the high watermark.
-
-        Raise BrokerError, or DeliveryTimeoutError at the timeout.
-        """
-        return (yield from self._end_of(partitions, "latest", timeout))
-
-    def _end_of(self, partitions: Partitions, end: str, timeout: float | None) -> Flow[dict[TopicPartition, int]]:
-        found = yield from self._list_offsets(dict.fromkeys(partitions_of(partitions), end), timeout)
-        return {partition: listed.offset for partition, listed in found.items()}
-
-    def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
-    ) -> Flow[dict[TopicPartition, ListedOffset | None]]:
-        """Return the offset of the first record at or after a time. The value of a partition without such a record is
-        None.
-
-        timestamps: Time of each partition, in ms since 1970, at least 0.
-
-        Raise ValueError if a time is invalid. Raise BrokerError, or DeliveryTimeoutError at the timeout.
-        """
-        given = by_partition(timestamps, "timestamps", "ms since 1970")
-        for partition, timestamp in given.items():
-            number = as_integer(timestamp)
-            if number is None or number < 0:
-                raise ValueError(
-                    f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {shown(timestamp)}"
-                )
-            warn_of_unit(f"timestamps[{partition}]", number)
-        found = yield from self._list_offsets({**given}, timeout)
-        return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
-
-    def _list_offsets(
-        self, specs: dict[TopicPartition, str | int], timeout: float | None
-    ) -> Flow[dict[TopicPartition, ListedOffset]]:
-        return list_offsets(self.cluster, specs, self.settings.isolation_level, self._seconds(timeout))
-
-    def lag(self, timeout: float | None = None) -> Flow[dict[TopicPartition, PartitionLag]]:
-        """Return the lag of this consumer in each assigned partition, up to the end of the log and up to the last
-        stable offset. It contains the transaction that blocks the last stable offset.
-
-        Raise BrokerError, or DeliveryTimeoutError at the timeout.
-        """
-        return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
+    # The member
 
     def health(self) -> Flow[ConsumerHealth]:
         """Return the present state of this consumer: its group member, and the position, the lag and the blocking
@@ -882,59 +731,11 @@ class ConsumerCore:
         yield from ()
         return self._health.take()
 
-    def partitions_for(self, topic: str, timeout: float | None = None) -> Flow[int]:
-        """Return the number of partitions of a topic. Raise BrokerError, or DeliveryTimeoutError at the timeout."""
-        found = yield from self.cluster.ensure_topic(topic, self._seconds(timeout))
-        return len(found.partitions)
-
-    # The group's offsets
-
-    def committed(
-        self, partitions: Partitions, timeout: float | None = None
-    ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Return the committed offsets of the group. The value of a partition without one is None. Wait for offsets of
-        an open transaction (RequireStable, KIP-447).
-
-        Raise ValueError without a group, and DeliveryTimeoutError at the timeout. Raise AuthorizationError without the
-        permission, and BrokerError.
-        """
-        offsets = self.need_group("committed")
-        # Without a member: one that is out of the group, and whose transaction was refused for that, must learn where
-        # to go back to, too.
-        return (yield from offsets.fetch(partitions_of(partitions), self._seconds(timeout)))
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: float | None = None
-    ) -> Flow[None]:
-        """Commit these offsets, or the positions of all assigned partitions: the next offsets to read, not those of the
-        last records. With enable_auto_offset_store=False, commit the stored offsets instead of the positions. Wait for
-        the response.
-
-        Raise ValueError without a group. Raise BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH); it names the partition if one
-        was rejected. Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
-        """
-        given = self.commits.requested() if offsets is None else check_offsets(offsets)
-        yield from self.commits.commit_in_turn(given, self._seconds(timeout))
-
-    def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
-        """Any thread: store offsets, or the offset after a record, for the next commit.
-
-        Raise ValueError without a group, if enable_auto_offset_store is True, and if a partition is not assigned.
-        """
-        if self.settings.enable_auto_offset_store:
-            raise ValueError(
-                "store_offsets needs a consumer with enable_auto_offset_store=False, which commits stored offsets only"
-            )
-        self.need_group("store_offsets")
-        self.check_open()
-        self.assignment.store(check_offsets(_after(offsets) if isinstance(offsets, Record) else offsets))
-
     def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
         """Return the identity of this member, for `send_offsets` of a transaction. If the member has lost its
         partitions, the broker rejects its generation. Raise ValueError without a group."""
         yield from ()
-        self.need_group("group_metadata")
+        self.offsets.need_group("group_metadata")
         return self._member()
 
     def member_id(self) -> Flow[str]:
@@ -960,12 +761,6 @@ class ConsumerCore:
             return self._left
         assert self.settings.group_id is not None
         return ConsumerGroupMetadata(self.settings.group_id, group_instance_id=self.settings.group_instance_id)
-
-    def need_group(self, what: str) -> CommittedOffsets:
-        """Raise ValueError without a group."""
-        if self.committed_offsets is None:
-            raise ValueError(f"{what} needs a consumer with group_id=, as offsets are committed for a group")
-        return self.committed_offsets
 
     # The end
 
