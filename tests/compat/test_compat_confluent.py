@@ -30,7 +30,14 @@ import kcodec.compat.confluent as facade
 from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic
 from kcodec.compat import _confluent_messages
-from kcodec.compat._confluent_options import ACCEPTED, settings_of
+from kcodec.compat._confluent_options import (
+    ACCEPTED,
+    DEFAULT_FETCH_WAIT_MS,
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    settings_of,
+)
+from kcodec.consumer.options import ConsumerConfig
+from kcodec.network.options import ClientConfig
 from kcodec.testing.kafka import ApacheKafka
 
 NOWHERE = "127.0.0.1:1"
@@ -484,6 +491,8 @@ def test_the_timeout_of_a_fetch_includes_its_wait(caplog: pytest.LogCaptureFixtu
     config = {"socket.timeout.ms": 1000, "fetch.wait.max.ms": 5000}
     assert settings_of("consumer", (config,), {}).options["request_timeout_ms"] == 6000
     assert "socket.timeout.ms (1000) should be greater than fetch.wait.max.ms (5000)" in caplog.text
+    defaults = ConsumerConfig.fetch_max_wait_ms, ClientConfig.request_timeout_ms
+    assert (DEFAULT_FETCH_WAIT_MS, DEFAULT_REQUEST_TIMEOUT_MS) == defaults
 
 
 @pytest.mark.parametrize(("codec", "level"), [("snappy", 0), ("lz4", 0), ("snappy", -1), ("lz4", -1), ("gzip", -1)])

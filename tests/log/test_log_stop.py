@@ -46,7 +46,8 @@ def test_stop_sets_the_error_wherever_reading_begins(
         chunks = iter(
             log.to_arrow(isolation_level=isolation_level, start_offset=start, on_error="stop", threads=threads)
         )
-        assert chunks.error is None
+        before = chunks.error
+        assert before is None
         found = [offset for chunk in chunks for offset in chunk.column("offset")]
         if chunks.error is None:  # without a walk over the headers, reading begins after the corruption
             assert (threads, isolation_level) == (1, "read_uncommitted")

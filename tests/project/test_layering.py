@@ -109,6 +109,7 @@ PUBLIC = {
     "kcodec.quantities",
     "kcodec.reading.options",
     "kcodec.text",
+    "kcodec.timestamps",
     "kcodec.transactions.handle",
 }
 ON_TOP = {"cli", "spark", "testing", "compat", "observe", "ray"}

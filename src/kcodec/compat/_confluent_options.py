@@ -20,8 +20,6 @@ from confluent_kafka import KafkaError
 
 from kcodec.client.properties import options_from_properties
 from kcodec.compat._confluent_errors import local_error
-from kcodec.consumer.options import ConsumerConfig
-from kcodec.network.options import ClientConfig
 from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
@@ -63,6 +61,8 @@ OWN = frozenset({"statistics.interval.ms", "queue.buffering.max.messages", "queu
 CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit")
 #: The message timeout of librdkafka that means no timeout, and the timeout that kcodec uses instead, in ms.
 NO_TIMEOUT, LONGEST_MS = 0, 2**31 - 1
+#: Defaults of kcodec, in milliseconds.
+DEFAULT_FETCH_WAIT_MS, DEFAULT_REQUEST_TIMEOUT_MS = 500, 30_000
 #: The address for a client without bootstrap.servers. It is the broadcast address, to which TCP cannot connect.
 NO_BROKERS = "255.255.255.255:9092"
 #: Default limits of a producer: the number of messages, and the size of keys and values in kilobytes.
@@ -237,13 +237,8 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
             if session is not None and session <= 3_000:
                 defaults["heartbeat_interval_ms"] = session / 3
         found = {**defaults, **options}
-        wait, limit = (
-            found.get(name, default)
-            for name, default in (
-                ("fetch_max_wait_ms", ConsumerConfig.fetch_max_wait_ms),
-                ("request_timeout_ms", ClientConfig.request_timeout_ms),
-            )
-        )
+        wait = found.get("fetch_max_wait_ms", DEFAULT_FETCH_WAIT_MS)
+        limit = found.get("request_timeout_ms", DEFAULT_REQUEST_TIMEOUT_MS)
         if limit <= wait:  # librdkafka adds the two for a Fetch request
             log.warning(
                 "socket.timeout.ms (%s) should be greater than fetch.wait.max.ms (%s); the sum is used", limit, wait

@@ -149,9 +149,10 @@ class FollowingReader:
         limit, position = self._limit()
         walked, self._is_waiting = self._log.walked, False
         while walked and (walked[0].next_offset <= limit or walked[0].first_offset < limit):
-            each = walked[0]
+            each, end, is_replaced = walked[0], walked[0].end, False
             try:
-                end = each.end if each.next_offset <= limit else self._end_at(each, limit, position)
+                if each.next_offset > limit:
+                    end = self._end_at(each, limit, position)
                 yield from self._read(each, end, limit)
             except (SegmentReplacedError, FileNotFoundError):
                 is_replaced = True
@@ -159,8 +160,6 @@ class FollowingReader:
                 is_replaced = not each.is_intact()
                 if not is_replaced:
                     raise
-            else:
-                is_replaced = False
             if is_replaced:
                 self._is_waiting = not self._log.walk_again(self._position)
                 if self._is_waiting:
