@@ -492,7 +492,7 @@ def test_the_timeout_of_a_fetch_includes_its_wait(caplog: pytest.LogCaptureFixtu
     assert settings_of("consumer", (config,), {}).options["request_timeout_ms"] == 6000
     assert "socket.timeout.ms (1000) should be greater than fetch.wait.max.ms (5000)" in caplog.text
     defaults = ConsumerConfig.fetch_max_wait_ms, ClientConfig.request_timeout_ms
-    assert (DEFAULT_FETCH_WAIT_MS, DEFAULT_REQUEST_TIMEOUT_MS) == defaults
+    assert defaults == (DEFAULT_FETCH_WAIT_MS, DEFAULT_REQUEST_TIMEOUT_MS)
 
 
 @pytest.mark.parametrize(("codec", "level"), [("snappy", 0), ("lz4", 0), ("snappy", -1), ("lz4", -1), ("gzip", -1)])
