@@ -97,8 +97,7 @@ def by_builder(rows: Sequence[Row], limit: int) -> bytes:
     """Records that an open batch refuses are appended to the next one."""
     made = []
     builder = RecordBatchBuilder(max_batch_bytes=limit)
-    offset = 0
-    for row in rows:
+    for offset, row in enumerate(rows):
         try:
             builder.append(*row)
         except EncodeError:
@@ -107,7 +106,6 @@ def by_builder(rows: Sequence[Row], limit: int) -> bytes:
             made.append(builder.close())
             builder = RecordBatchBuilder(base_offset=offset, max_batch_bytes=limit)
             builder.append(*row)
-        offset += 1
     return b"".join([*made, builder.close()])
 
 

@@ -224,11 +224,29 @@ static inline int64_t least_bytes(const RecordFields *record, const HeaderSource
     return bytes;
 }
 
+// Sets the timestamp of a record whose offset is in stored_times.
+static __attribute__((noinline)) void restore_timestamp(const BatchSettings *settings, RecordFields *record) {
+    int64_t low = 0, high = settings->stored_times_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (settings->stored_times[middle].offset < record->offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < settings->stored_times_count && settings->stored_times[low].offset == record->offset)
+        record->timestamp = settings->stored_times[low].timestamp;
+}
+
 AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
                                 Fault *fault) {
     if (writer->settings.has_append_time) record->timestamp = writer->settings.append_time;
+    if (unlikely(writer->settings.stored_times_count) && record->has_offset) restore_timestamp(&writer->settings, record);
     if (!record->has_offset) record->offset = writer->is_open ? writer->last_offset + 1 : writer->next_offset;
     if (unlikely(check_place(writer, record->offset, record->timestamp, row, fault))) return APPEND_FAULT;
+    if (unlikely(record->offset - writer->base_offset > INT32_MAX) && writer->settings.ends_at_gap && writer->is_open &&
+        writer->count)
+        return APPEND_FULL;
     // Check a lower bound before copying: a large record that does not fit would otherwise enlarge the buffer until the
     // batch ends.
     int64_t most = writer->settings.max_batch_bytes;
@@ -307,7 +325,7 @@ int writer_finish_batch(BatchWriter *writer, Fault *fault) {
     int64_t delta = writer->last_offset - writer->base_offset, length = writer->length;
     if (settings->has_last_offset && header.last_offset_delta > delta) delta = header.last_offset_delta;
     if (delta > INT64_MAX - 1 - writer->base_offset)
-        return fault_set(fault, FAULT_ENCODE_OFFSET, "last_offset", writer->base_offset, 0);
+        return fault_set(fault, FAULT_ENCODE_LAST_OFFSET, "last_offset", writer->base_offset, delta);
     if (writer_compresses(writer)) {
         if (compress_batch(writer, header_compression(&header), &length, fault)) return -1;
         if (settings->skip_useless_compression && length >= writer->length) {
