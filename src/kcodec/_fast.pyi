@@ -42,10 +42,18 @@ _ControlRecords: TypeAlias = Literal["skip", "include"]
 _OnError: TypeAlias = Literal["raise", "stop", "skip"]
 _BinaryType: TypeAlias = Literal["binary", "large_binary", "binary_view"]
 _Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-_Aborted: TypeAlias = AbortedTransaction | tuple[int, int] | tuple[int, int, int | None]
+
+class _AbortedEntry(Protocol):  # such as kcodec.protocol.messages.AbortedTransaction
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+_Aborted: TypeAlias = AbortedTransaction | _AbortedEntry | tuple[int, int] | tuple[int, int, int | None]
 
 # Bytes to records
 
+# COLUMNS exist with any framing, FRAMING_COLUMNS (key_schema_id and value_schema_id) only with framing="confluent".
 COLUMNS: Final[tuple[str, ...]]
 DEFAULT_COLUMNS: Final[tuple[str, ...]]
 FRAMING_COLUMNS: Final[tuple[str, ...]]

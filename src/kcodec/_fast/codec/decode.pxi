@@ -437,7 +437,8 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
 
     `data` holds batches as a Fetch response or a ``.log`` file does.
 
-    columns:              Names from ``kcodec.COLUMNS``, except topic and partition. Only these columns are built.
+    columns:              Names from ``kcodec.COLUMNS``, except topic and partition, and with framing also
+                          key_schema_id and value_schema_id. Only these columns are built.
     isolation_level:      "read_committed" leaves out the records of aborted transactions (KIP-98; Kafka:
                           CompletedFetch).
     aborted_transactions: AbortedTransaction values in any order, or other objects with producer_id and first_offset,
