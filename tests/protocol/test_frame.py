@@ -160,9 +160,7 @@ def test_what_apiversions_is_asked_with_after_error_35(offered: tuple[int, int] 
         ((3, 1, 5), "client_id", "client_id must be str or None, not int"),
     ],
 )
-def test_a_request_header_with_an_invalid_value_is_refused(
-    arguments: tuple[Any, ...], field: str, reason: str
-) -> None:
+def test_a_request_header_with_an_invalid_value_is_refused(arguments: tuple[Any, ...], field: str, reason: str) -> None:
     request = messages.EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=0, committed=True)
     for _ in range(2):
         with pytest.raises(EncodeError, match=reason) as caught:

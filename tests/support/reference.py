@@ -40,9 +40,9 @@ last_offset].
 Corruption. The result of "stop", and the .decoded of the error of "raise", is the result for the bytes before the
 corrupt batch only: a marker after it has no effect, next_offset is above the last offset before it, whatever its
 header says, and remaining_bytes begin with it. error.next_offset is None unless it is above the offsets before the
-corrupt batch and above start_offset. A batch may be skipped if a valid batch begins where its length leads: with valid structure, CRC and
-header fields, and a base offset above the last offset of the last valid batch before it. Every skipped batch may have
-been a marker.
+corrupt batch and above start_offset. A batch may be skipped if a valid batch begins where its length leads: with valid
+structure, CRC and header fields, and a base offset above the last offset of the last valid batch before it. Every
+skipped batch may have been a marker.
 
 Two faults at once: a stream that is corrupt and also exceeds max_decompressed_bytes may be reported as either. The
 error's .also then has the other class.

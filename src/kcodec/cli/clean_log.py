@@ -174,7 +174,6 @@ class _Cleaning:
             return _without_transaction(data)
         return data
 
-
     def _encoded(self, records: list[kcodec.Record], whole: kcodec.RecordBatch, batch: kcodec.RecordBatch) -> bytes:
         """Return a batch of the remaining records. Raise CommandError, with file and offset, if that is impossible."""
         try:

@@ -8,10 +8,9 @@ so that a client can read the response of a broker that does not know the reques
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import lru_cache
-from struct import Struct
-from struct import error as StructError
 from typing import Any
 
 from kcodec._fast import FrameBuffer
@@ -27,10 +26,10 @@ SCRATCH_BYTES = 64 * 1024
 RESPONSE_LIMIT = "max_response_bytes of the request"
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
-_INT32 = Struct(">i")
+_INT32 = struct.Struct(">i")
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 # api key, version; the correlation id and the client id follow
-_HEADER_BEGINNING = Struct(">hh")
+_HEADER_BEGINNING = struct.Struct(">hh")
 #: Tagged fields of a response header; Kafka defines none.
 MAX_HEADER_TAGS = 64
 
@@ -60,7 +59,7 @@ def _header(request: Any, version: int, correlation_id: int, client_id: str | No
     try:
         before, after = _header_pieces(kind, version, client_id)
         return before + _INT32.pack(correlation_id) + after
-    except (TypeError, StructError):  # a value that cannot be hashed, or is not an int32
+    except (TypeError, struct.error):  # a value that cannot be hashed, or is not an int32
         raise _header_error(version, correlation_id, client_id) from None
 
 

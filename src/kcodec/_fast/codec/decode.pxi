@@ -58,7 +58,9 @@ cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const Batch
 
 cdef object _offset_ahead(DecodeRun *run, object offset):
     """Return an offset of _offset_behind, or None if a reader that continues there would read the same data again."""
-    if offset is None or offset <= run.position or (run.last_offset > INT64_MIN and offset <= <object>run.last_offset + 1):
+    if offset is None or offset <= run.position:
+        return None
+    if run.last_offset > INT64_MIN and offset <= <object>run.last_offset + 1:
         return None
     return offset
 
@@ -442,8 +444,9 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
     isolation_level:      "read_committed" leaves out the records of aborted transactions (KIP-98; Kafka:
                           CompletedFetch).
     aborted_transactions: AbortedTransaction values in any order, or other objects with producer_id and first_offset,
-                          such as those of a FetchResponse; ``[]`` means that there are none. With None the end-transaction markers inside `data` decide, and records of a
-                          transaction without a marker in `data` are left out.
+                          such as those of a FetchResponse; ``[]`` means that there are none. With None the
+                          end-transaction markers inside `data` decide, and records of a transaction without a marker
+                          in `data` are left out.
     last_stable_offset:   Under read_committed, records from this offset on are left out.
     start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
     control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key

@@ -98,8 +98,8 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
                      prefix of Schema Registry serializers.
     skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
 
-    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold and for control records, and ValueError or TypeError if an
-    argument is invalid.
+    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold and for control records, and ValueError
+    or TypeError if an argument is invalid.
 
     >>> encoded = encode([(b"key", b"value")], timestamp=1_700_000_000_000)
     >>> encoded

@@ -7,8 +7,8 @@ _ENCODE_TEXTS = {
     FAULT_ENCODE_SECONDS: "column '{field}': {found} seconds is outside 0 to {expected}, the range of timestamps in "
                           "milliseconds; check the unit of the column",
     FAULT_ENCODE_OFFSET: "{field} {found} is outside 0 to 9223372036854775806",
-    FAULT_ENCODE_LAST_OFFSET: "base_offset {found} is too large: the last offset of the batch, which is {expected} above "
-                              "it, must be at most 9223372036854775806",
+    FAULT_ENCODE_LAST_OFFSET: "base_offset {found} is too large: the last offset of the batch, which is {expected} "
+                              "above it, must be at most 9223372036854775806",
     FAULT_ENCODE_OFFSET_BASE: "offset {found} is below base_offset {expected}",
     FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the previous offset, {expected}",
     FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans at most "
