@@ -42,10 +42,18 @@ _ControlRecords: TypeAlias = Literal["skip", "include"]
 _OnError: TypeAlias = Literal["raise", "stop", "skip"]
 _BinaryType: TypeAlias = Literal["binary", "large_binary", "binary_view"]
 _Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-_Aborted: TypeAlias = AbortedTransaction | tuple[int, int] | tuple[int, int, int | None]
+
+class _AbortedEntry(Protocol):  # such as kcodec.protocol.messages.AbortedTransaction
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+_Aborted: TypeAlias = AbortedTransaction | _AbortedEntry | tuple[int, int] | tuple[int, int, int | None]
 
 # Bytes to records
 
+# COLUMNS exist with any framing, FRAMING_COLUMNS (key_schema_id and value_schema_id) only with framing="confluent".
 COLUMNS: Final[tuple[str, ...]]
 DEFAULT_COLUMNS: Final[tuple[str, ...]]
 FRAMING_COLUMNS: Final[tuple[str, ...]]
@@ -72,12 +80,14 @@ def decode(
 
     `data` holds batches as a Fetch response or a ``.log`` file does.
 
-    columns:              Names from ``kcodec.COLUMNS``, except topic and partition. Only these columns are built.
+    columns:              Names from ``kcodec.COLUMNS``, except topic and partition, and with framing also
+                          key_schema_id and value_schema_id. Only these columns are built.
     isolation_level:      "read_committed" leaves out the records of aborted transactions (KIP-98; Kafka:
                           CompletedFetch).
-    aborted_transactions: AbortedTransaction values in any order, as a Fetch response names them; ``[]`` means that
-                          there are none. With None the end-transaction markers inside `data` decide, and records of a
-                          transaction without a marker in `data` are left out.
+    aborted_transactions: AbortedTransaction values in any order, or other objects with producer_id and first_offset,
+                          such as those of a FetchResponse; ``[]`` means that there are none. With None the
+                          end-transaction markers inside `data` decide, and records of a transaction without a marker
+                          in `data` are left out.
     last_stable_offset:   Under read_committed, records from this offset on are left out.
     start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
     control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key
@@ -714,7 +724,7 @@ def encode(
             them.
     compression, compression_level: Codec, and its level in Kafka's numbering (KIP-390).
     base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are
-                     kept, including gaps.
+                     kept, including gaps. A batch spans at most 2,147,483,648 offsets; a larger gap begins a new batch.
     timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
     max_batch_bytes: Maximum size of a batch before compression. A record that exceeds it alone raises EncodeError.
     producer_id, producer_epoch, base_sequence: Identity of an idempotent producer, and the sequence number of the first
@@ -725,8 +735,8 @@ def encode(
                      prefix of Schema Registry serializers.
     skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
 
-    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold, and ValueError or TypeError if an
-    argument is invalid.
+    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold and for control records, and ValueError
+    or TypeError if an argument is invalid.
 
     >>> encoded = encode([(b"key", b"value")], timestamp=1_700_000_000_000)
     >>> encoded
@@ -761,7 +771,9 @@ def encode_batch(
     Fields that are not given are those of `like`, or the defaults of encode(). Other options are those of encode().
 
     like:              A RecordBatch. Encoding its records, or what compaction leaves of them, gives the same bytes if
-                       it is not compressed.
+                       it is not compressed. This includes timestamps below -1. If the batch has LogAppendTime, a
+                       record with the offset of one of its records gets the timestamp that is stored in the bytes, and
+                       a record without a timestamp gets that of the batch.
     last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
                        batch is empty, as the log cleaner keeps one for its sequence
                        (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
@@ -934,7 +946,8 @@ class AbortedTransaction:
 class AbortedTransactions:
     """Aborted transactions, sorted once: for a Decoder that reads several chunks of a file.
 
-    entries: AbortedTransaction values, or (producer_id, first_offset[, last_offset]) tuples, in any order.
+    entries: AbortedTransaction values, other objects with producer_id and first_offset, such as those of a
+             FetchResponse, or (producer_id, first_offset[, last_offset]) tuples, in any order.
     """
 
     def __new__(cls, entries: Iterable[_Aborted] = ()) -> AbortedTransactions: ...
@@ -1158,7 +1171,7 @@ def partition_for(keys: _ArrowArray | _ArrowStream | Iterable[Buffer | None], pa
 
     The result equals BuiltInPartitioner.partitionForKey, and librdkafka's partitioner ``murmur2``; librdkafka's default
     is a different one, ``consistent_random``. Raise TypeError or ValueError if an argument is invalid, and EncodeError
-    for invalid Arrow data.
+    for invalid Arrow data and for a key whose bytes are not contiguous.
 
     >>> partition_for([b"order-1", b"order-2", None], 12)
     <Partitions [10, 3, None] of 3 keys>

@@ -212,3 +212,24 @@ def test_what_is_not_for_log_files(tmp_path: Path, options: list[str], reported:
     other = write_partition(tmp_path / "in", [plain(0)], name="orders-1")
     assert "holds one partition, but 2" in run("convert", directory, other, "-o", tmp_path / "out.log").err
     assert "is for .log files" in run("convert", directory, "-o", tmp_path / "o.csv", "--without-markers").err
+
+
+def test_a_range_may_cut_a_batch_with_timestamps_below_minus_one(tmp_path: Path) -> None:
+    specs = [RecordSpec(value=b"v", timestamp_delta=delta) for delta in (0, -5, 9)]
+    source = tmp_path / "00000000000000000000.log"
+    source.write_bytes(build_batch(specs, base_timestamp=-30))
+    clean(source, tmp_path / "out.log", "--offsets", "1:")
+    found = list(log_of(tmp_path / "out.log").records())
+    assert [(record.offset, record.timestamp) for record in found] == [(1, -35), (2, -21)]
+
+
+def test_a_record_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The second record has the offset of the first one, which only a corrupt log contains."""
+    first = build_batch([RecordSpec(value=b"v")])
+    specs = [RecordSpec(value=b"v", offset_delta=delta) for delta in (0, 1, 1, 2)]
+    source = tmp_path / "00000000000000000000.log"
+    source.write_bytes(first + build_batch(specs, base_offset=1))
+    ran = run("convert", source, "-o", tmp_path / "out.log", "--offsets", "2:")
+    assert ran.status == ExitStatus.ERROR
+    assert f"{source}: batch at byte {len(first)}, offset 2: the record cannot be written: offset 2 is not" in ran.err
+    assert not (tmp_path / "out.log").exists()

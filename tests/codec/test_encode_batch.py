@@ -143,3 +143,103 @@ def test_schema_ids_are_put_before_the_payload() -> None:
         RecordBatchBuilder(timestamp=0).append(b"k", b"v", key_schema_id=7)
     with pytest.raises(ValueError, match="unknown"):
         encode(table.drop_columns(["value_schema_id"]).rename_columns(["key", "value", "timestamp", "key_schema_i"]))
+
+
+# --------------------------------------------------------------------------------------------- like a batch of a broker
+
+
+def stamped_batch(framing: Any = None) -> tuple[bytes, kcodec.RecordBatch]:
+    """A batch with LogAppendTime. Its records have timestamps of their own, which readers do not see."""
+    rows = [
+        {"key": b"k", "value": b"v1", "headers": [("h", b"1")], "value_schema_id": 7, "timestamp": 5},
+        {"key": None, "value": b"v2", "value_schema_id": 9, "timestamp": 6},
+        {"key": b"k3", "value": None, "key_schema_id": 1, "timestamp": 7},
+    ]
+    if framing is None:
+        rows = [{name: value for name, value in row.items() if "schema" not in name} for row in rows]
+    data = bytearray(encode_batch(rows, base_offset=30, framing=framing))
+    kcodec.set_log_append_time(data, 1000)
+    return bytes(data), kcodec.batches(data)[0]
+
+
+def test_schema_ids_of_a_batch_with_log_append_time_stay() -> None:
+    data, batch = stamped_batch("confluent")
+    decoded_batch = batch.decode(framing="confluent")
+    assert encode_batch(decoded_batch.records(), like=batch, framing="confluent") == data
+    assert encode_batch(decoded_batch, like=batch, framing="confluent") == data
+    assert encode_batch(pa.table(decoded_batch), like=batch, framing="confluent") == data
+    with pytest.raises(EncodeError, match='would be lost: pass framing="confluent"'):
+        encode_batch(decoded_batch.records(), like=batch)
+
+
+def test_arrow_data_of_a_batch_with_log_append_time_is_encoded_alike() -> None:
+    data, batch = stamped_batch()
+    table = pa.table(batch.decode())
+    assert encode_batch(table, like=batch) == data
+    assert encode_batch(table.drop_columns(["timestamp"]), like=batch) == data
+    kept = encode_batch(table.filter(pa.array([False, True, False])), like=batch)
+    assert [(record.offset, record.timestamp) for record in decoded(kept)] == [(31, 1000)]
+    bare = bytearray(kept)
+    bare[22] &= ~0x08  # CreateTime: the timestamps that are stored
+    assert [record.timestamp for record in kcodec.decode(bare, check_crcs=False).records()] == [6]
+
+
+@pytest.mark.parametrize("columns", [("offset", "value"), ("offset", "key", "headers"), ("key", "value"), ("value",)])
+def test_absent_columns_of_a_batch_with_log_append_time_are_null(columns: tuple[Any, ...]) -> None:
+    """As without LogAppendTime, but that no timestamp is missing."""
+    _, batch = stamped_batch()
+    expected = [
+        (record.key if "key" in columns else None, record.value if "value" in columns else None)
+        for record in batch.records()
+    ]
+    for source in (batch.decode(columns=columns), list(batch.decode(columns=columns).records())):
+        made = decoded(encode_batch(source, like=batch))
+        assert [(record.key, record.value) for record in made] == expected
+        assert {record.timestamp for record in made} == {1000}
+
+
+def test_another_timestamp_type_writes_the_timestamps_that_are_given() -> None:
+    _, batch = stamped_batch()
+    made = encode_batch(batch.records(), like=batch, timestamp_type="CreateTime")
+    assert [record.timestamp for record in decoded(made)] == [1000] * 3
+
+
+def test_timestamps_below_minus_one_are_written_as_they_are_in_like() -> None:
+    """A log may contain them, although Kafka's builder refuses them."""
+    specs = [batch_writer.RecordSpec(value=b"v%d" % at, timestamp_delta=delta) for at, delta in enumerate((0, -5, 9))]
+    data = batch_writer.build_batch(specs, base_timestamp=-30)
+    (batch,) = kcodec.batches(data)
+    assert [record.timestamp for record in batch.records()] == [-30, -35, -21]
+    for source in (batch.records(), batch.decode(), pa.table(batch.decode())):
+        assert encode_batch(source, like=batch) == data
+    with pytest.raises(EncodeError, match="row 0: timestamp -30 is below -1"):
+        encode_batch(batch.records())
+
+
+# ------------------------------------------------------------------------------------------------------ control records
+
+
+def test_control_records_do_not_become_ordinary_records() -> None:
+    marker = kcodec.encode_end_transaction_marker(
+        "COMMIT", producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=1
+    )
+    found = kcodec.decode(bytes(encode([(b"k", b"v")], timestamp=0)) + marker, control_records="include")
+    sources: tuple[Any, ...] = (found, list(found.records()))
+    for source in sources:
+        for write in (encode, encode_batch):
+            with pytest.raises(EncodeError, match="row 1: a control record would become an ordinary record") as caught:
+                write(source)
+            assert (caught.value.field, caught.value.row) == ("record", 1)
+    without = kcodec.decode(bytes(encode([(b"k", b"v")], timestamp=0)) + marker)
+    assert encode(without).records_count == 1
+
+
+def test_control_records_are_written_to_a_control_batch() -> None:
+    marker = kcodec.encode_end_transaction_marker(
+        "COMMIT", producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=1
+    )
+    (batch,) = kcodec.batches(marker)
+    assert encode_batch(batch.records(), like=batch) == marker
+    assert encode_batch(batch.decode(control_records="include"), like=batch) == marker
+    options: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
+    assert encode_batch(batch.records(), is_control_batch=True, **options) == marker

@@ -17,6 +17,7 @@ from log_builder import ABORT, LogBuilder
 
 import kcodec
 from kcodec import AbortedTransaction, Counts, DecodedRecords, _fast
+from kcodec.protocol import messages
 
 NONE_REPORTED = None
 
@@ -266,3 +267,27 @@ def test_many_aborted_transactions_of_many_producers() -> None:
     for aborted in (NONE_REPORTED, reported, without):
         for threads in (1, 2):
             assert offsets(committed(log, aborted, threads=threads)) == kept
+
+
+def test_aborted_transactions_of_a_fetch_response_are_accepted() -> None:
+    """Objects with producer_id and first_offset, such as those of kcodec.protocol.messages."""
+    response = messages.FetchResponse(
+        responses=[
+            messages.FetchableTopicResponse(
+                partitions=[
+                    messages.FetchPartitionData(
+                        aborted_transactions=[
+                            messages.AbortedTransaction(producer_id=2, first_offset=2),
+                            messages.AbortedTransaction(producer_id=1, first_offset=6),
+                        ]
+                    )
+                ]
+            )
+        ]
+    )
+    (partition,) = messages.FetchResponse.decode(response.encode(12), 12).responses[0].partitions
+    found = committed(INTERLEAVED, partition.aborted_transactions)
+    assert offsets(found) == offsets(committed(INTERLEAVED, INTERLEAVED_ABORTED))
+    assert _fast.AbortedTransactions(partition.aborted_transactions).entries == tuple(INTERLEAVED_ABORTED)
+    with pytest.raises(TypeError, match="aborted_transactions must hold AbortedTransaction values"):
+        committed(INTERLEAVED, [5])

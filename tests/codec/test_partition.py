@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -252,3 +253,17 @@ def test_what_an_iterable_raises_comes_through() -> None:
     reader = pa.RecordBatchReader.from_batches(pa.schema({"key": pa.binary()}), batches())
     with pytest.raises((ValueError, TypeError), match=r"no such file|Arrow type"):
         kcodec.partition_for(reader, 12)
+
+
+def test_a_key_that_is_not_contiguous_is_refused() -> None:
+    strided: list[Any] = [memoryview(b"abcd")[::2], memoryview(b"ab")[::-1], np.zeros((2, 2), "u1", order="F")]
+    for key in strided:
+        with pytest.raises(kcodec.EncodeError, match="row 1: the bytes of key 1 are not contiguous") as caught:
+            kcodec.partition_for([b"a", key], 3)
+        assert (caught.value.field, caught.value.row) == ("key", 1)
+        assert list(kcodec.partition_for([bytes(key)], 3)) == list(kcodec.partition_for([key.tobytes()], 3))
+
+
+def test_a_lazy_frame_of_keys_is_refused() -> None:
+    with pytest.raises(TypeError, match="keys must not be a LazyFrame"):
+        kcodec.partition_for(polars.LazyFrame({"key": ["a"]}), 3)

@@ -243,9 +243,11 @@ def test_stop_resolves_by_what_stands_before_the_corruption() -> None:
     assert result.counts == Counts(batches=2, records=2, undecided=2)
 
 
-def test_next_offset_never_passes_where_the_corrupt_batch_claims_to_begin() -> None:
+def test_next_offset_does_not_depend_on_the_header_of_a_corrupt_batch() -> None:
     result = reference.decode(data(5) + damaged(data(3)), on_error="stop")
-    assert (offsets(result), result.next_offset) == ([5, 6], 3)
+    assert (offsets(result), result.next_offset) == ([5, 6], 7)
+    assert result.error is not None
+    assert result.error.next_offset is None
 
 
 def test_skip_goes_on_where_a_provable_batch_stands() -> None:

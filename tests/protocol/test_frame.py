@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -145,3 +146,23 @@ def test_a_client_id_that_no_header_holds(client_id: str) -> None:
 @pytest.mark.parametrize(("offered", "asked"), [((0, 3), 3), ((-5, -7), 0), (None, 0)])
 def test_what_apiversions_is_asked_with_after_error_35(offered: tuple[int, int] | None, asked: int) -> None:
     assert fallback_version(BrokerVersions({} if offered is None else {18: offered})) == asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "reason"),
+    [
+        ((3, 1 << 31), "correlation_id", "correlation_id must be an int between -2147483648 and 2147483647"),
+        ((3, "1"), "correlation_id", "correlation_id must be an int"),
+        ((70_000, 1), "version", "EndTxnRequest version 70000 is not supported"),
+        ((-1, 1), "version", "EndTxnRequest version -1 is not supported"),
+        ((3, 1, ["x"]), "client_id", "client_id must be str or None, not list"),
+        ((3, 1, b"x"), "client_id", "client_id must be str or None, not bytes"),
+        ((3, 1, 5), "client_id", "client_id must be str or None, not int"),
+    ],
+)
+def test_a_request_header_with_an_invalid_value_is_refused(arguments: tuple[Any, ...], field: str, reason: str) -> None:
+    request = messages.EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=0, committed=True)
+    for _ in range(2):
+        with pytest.raises(EncodeError, match=reason) as caught:
+            encode_request(request, *arguments)
+        assert caught.value.field == field

@@ -8,6 +8,7 @@ import pickle
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from declared_messages import TEXT_AT, Branch, Leaf, TreeRequest, TreeResponse, tree
 
@@ -77,6 +78,18 @@ def test_a_version_that_is_not_known() -> None:
     with pytest.raises(EncodeError, match="TreeRequest version 4 is not supported") as caught:
         TreeRequest().encode(4)
     assert (caught.value.field, caught.value.value) == ("version", 4)
+
+
+@pytest.mark.parametrize("version", [True, 1.0, "1", None])
+def test_a_version_that_is_not_an_integer_is_refused(version: Any) -> None:
+    """True and 1.0 are equal to 1, but the error names them, whatever was encoded before."""
+    for number in (1, np.int64(1)):
+        for call in (tree().encode, lambda given: TreeRequest.decode(b"", given)):
+            with pytest.raises(TypeError, match=f"version must be an int, not {version!r} of type"):
+                call(version)
+        assert tree().encode(number) == tree().encode(1)
+    with pytest.raises(TruncatedError, match="TreeRequest version 1, "):
+        TreeRequest.decode(b"", 1)
 
 
 def test_a_value_that_a_version_lacks() -> None:

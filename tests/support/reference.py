@@ -38,10 +38,11 @@ last_offset apply as in Java (CompletedFetch), and entries with one apply to bat
 last_offset].
 
 Corruption. The result of "stop", and the .decoded of the error of "raise", is the result for the bytes before the
-corrupt batch only: a marker after it has no effect, next_offset does not pass its base offset, and remaining_bytes
-begin with it. A batch may be skipped if a valid batch begins where its length leads: with valid structure, CRC and
-header fields, and a base offset above the last offset of the last valid batch before it. Every skipped batch may have
-been a marker.
+corrupt batch only: a marker after it has no effect, next_offset is above the last offset before it, whatever its
+header says, and remaining_bytes begin with it. error.next_offset is None unless it is above the offsets before the
+corrupt batch and above start_offset. A batch may be skipped if a valid batch begins where its length leads: with valid
+structure, CRC and header fields, and a base offset above the last offset of the last valid batch before it. Every
+skipped batch may have been a marker.
 
 Two faults at once: a stream that is corrupt and also exceeds max_decompressed_bytes may be reported as either. The
 error's .also then has the other class.
@@ -76,7 +77,7 @@ from reference_batch import (
     raw_records,
 )
 from reference_codecs import crc32c
-from reference_damage import agrees, is_message, skip_target
+from reference_damage import agrees, skip_target
 from reference_isolation import Step, aborted_by_list, transactions
 from reference_legacy import is_wrapper, message_records
 
@@ -320,21 +321,32 @@ def _take(data: bytes, step: Step, options: _Options, visibility: tuple[int, boo
     counts.batches += 1
 
 
-def _next_offset(data: bytes, walked: _Walk, options: _Options, limit: int, greatest: dict[int, int]) -> int | None:
-    headers = [step.header for step in walked.steps if step.header is not None]
-    if not headers:
-        return options.start_offset
+def _reached(headers: Iterable[Header], greatest: dict[int, int]) -> int:
+    """Return the greatest offset that a reader has passed after these batches."""
     reached = -UNBOUNDED
     for header in headers:
         own = max(header.last_offset, greatest.get(header.position, -UNBOUNDED))
         reached = own if header.magic == 2 else max(reached, own)
-    bounds = [reached + 1, limit]
+    return reached
+
+
+def _next_offset(headers: list[Header], options: _Options, limit: int, greatest: dict[int, int]) -> int | None:
+    """Return the offset after the last valid batch. Nothing in a corrupt batch has an effect on it."""
+    if not headers:
+        return options.start_offset
+    bounds = [_reached(headers, greatest) + 1, limit]
     if options.end_offset is not None:
         bounds.append(options.end_offset)
-    stop = walked.stopped_by
-    if stop is not None and not is_message(data, stop.position, options.max_batch_bytes):
-        bounds += [] if stop.base_offset is None else [stop.base_offset]
     return min(bounds) if options.start_offset is None else max(min(bounds), options.start_offset)
+
+
+def _is_ahead(error: DecodeError, headers: list[Header], options: _Options, greatest: dict[int, int]) -> bool:
+    """Return whether the error's next_offset is above the offsets before the corrupt batch, and above start_offset."""
+    if error.next_offset is None:
+        return True
+    before = _reached([header for header in headers if header.position < error.position], greatest) + 1
+    start = -UNBOUNDED if options.start_offset is None else options.start_offset
+    return error.next_offset > max(before, start)
 
 
 def _answer(data: bytes, options: _Options) -> Result:
@@ -353,7 +365,10 @@ def _answer(data: bytes, options: _Options) -> Result:
                 break
         else:
             result.error = min(walked.errors, key=lambda error: error.position, default=None)
-            result.next_offset = _next_offset(data, walked, options, limit, result.reached)
+            headers = [step.header for step in walked.steps if step.header is not None]
+            result.next_offset = _next_offset(headers, options, limit, result.reached)
+            if result.error is not None and not _is_ahead(result.error, headers, options, result.reached):
+                result.error.next_offset = None
             result.remaining_bytes, result.bytes_needed = walked.remaining_bytes, walked.bytes_needed
             return result
 

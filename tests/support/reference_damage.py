@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from reference_batch import DecodeError, Header, check_fields, crc_is_right, parse_header
+from reference_batch import DecodeError, check_fields, crc_is_right, parse_header
 
 LOWEST_OFFSET = -(1 << 63)  # lower bound of offsets if there is no batch before
 
@@ -36,12 +36,3 @@ def agrees(data: bytes, at: int, above: int, max_batch_bytes: int) -> bool:
     except DecodeError:
         return False
     return not isinstance(header, int) and header.base_offset > above
-
-
-def is_message(data: bytes, at: int, max_batch_bytes: int) -> bool:
-    """Return whether a whole message of magic 0 or 1 begins there, whose offset is that of its last record."""
-    try:
-        header = parse_header(data, at, max_batch_bytes)
-    except DecodeError:
-        return False
-    return isinstance(header, Header) and header.magic < 2

@@ -25,7 +25,7 @@ import kcodec
 from kcodec.cli.logs import READ_COMMITTED
 from kcodec.cli.parser import CommandError
 from kcodec.cli.sinks import atomic_file
-from kcodec.errors import CorruptBatchError, DecodeError
+from kcodec.errors import CorruptBatchError, DecodeError, EncodeError
 from kcodec.log import Log, Verdict
 
 # FileRecords: positions in a segment are int32.
@@ -166,13 +166,24 @@ class _Cleaning:
             if not records:
                 return None
             is_cut, count = len(records) < len(every), len(records)
-            data = memoryview(_rewritten(records, whole)) if is_cut else data
+            data = memoryview(self._encoded(records, whole, batch)) if is_cut else data
         self.done.records += count
         self.done.whole_batches += not is_cut
         self.done.rewritten_batches += is_cut
         if batch.is_transactional and not self._options.has_markers:
             return _without_transaction(data)
         return data
+
+    def _encoded(self, records: list[kcodec.Record], whole: kcodec.RecordBatch, batch: kcodec.RecordBatch) -> bytes:
+        """Return a batch of the remaining records. Raise CommandError, with file and offset, if that is impossible."""
+        try:
+            return _rewritten(records, whole)
+        except EncodeError as error:
+            offset = batch.base_offset if error.row is None else records[error.row].offset
+            raise CommandError(
+                f"{batch.path}: batch at byte {batch.position}, offset {offset}: the record cannot be written: "
+                f"{error.reason}; nothing was written. Choose --offsets that do not begin or end within this batch"
+            ) from error
 
 
 def _checked(batch: kcodec.RecordBatch) -> kcodec.RecordBatch:

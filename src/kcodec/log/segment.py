@@ -288,7 +288,7 @@ def tail_of_refused(
         error = CorruptBatchError(reason, stored_crc=batch.crc, computed_crc=computed, **place)
     behind = position + batch.size_in_bytes
     if not is_active or not _is_torn_behind(file, behind, end, above, limits):
-        error.next_offset = _offset_behind(file, batch, end, limits)
+        error.next_offset = _offset_behind(file, batch, end, above, limits)
         raise error
     return Tail(position, end - position, f"{WRONG_CRC}: {error.reason}")
 
@@ -303,10 +303,10 @@ def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits
         return False
 
 
-def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: DecodeLimits) -> int | None:
+def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, above: int, limits: DecodeLimits) -> int | None:
     """Return the next_offset of the error for a wrong CRC: last_offset + 1 if the header is plausible and the next one
-    agrees."""
-    if not has_plausible_fields(batch):
+    agrees. above: the last offset before the batch."""
+    if not has_plausible_fields(batch) or batch.last_offset <= above:
         return None
     try:
         following = batch_at(file, batch.position + batch.size_in_bytes, end, limits)

@@ -8,13 +8,14 @@ so that a client can read the response of a broker that does not know the reques
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import lru_cache
-from struct import Struct
 from typing import Any
 
 from kcodec._fast import FrameBuffer
 from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
+from kcodec.integers import as_integer, shown
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.versions import API_VERSIONS_KEY
 
@@ -25,9 +26,10 @@ SCRATCH_BYTES = 64 * 1024
 RESPONSE_LIMIT = "max_response_bytes of the request"
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
-_INT32 = Struct(">i")
+_INT32 = struct.Struct(">i")
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 # api key, version; the correlation id and the client id follow
-_HEADER_BEGINNING = Struct(">hh")
+_HEADER_BEGINNING = struct.Struct(">hh")
 #: Tagged fields of a response header; Kafka defines none.
 MAX_HEADER_TAGS = 64
 
@@ -54,13 +56,42 @@ def encode_request(request: Any, version: int, correlation_id: int = 0, client_i
 def _header(request: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Return a request header. v2 is v1 and a count of tagged fields, here 0; the client id is never compact."""
     kind: Any = type(request)
-    before, after = _header_pieces(kind, version, client_id)
-    return before + _INT32.pack(correlation_id) + after
+    try:
+        before, after = _header_pieces(kind, version, client_id)
+        return before + _INT32.pack(correlation_id) + after
+    except (TypeError, struct.error):  # a value that cannot be hashed, or is not an int32
+        raise _header_error(version, correlation_id, client_id) from None
 
 
-@lru_cache(maxsize=1024)
+def _header_error(version: Any, correlation_id: Any, client_id: Any) -> Exception:
+    """Return the error for the first invalid argument of a request header."""
+    if as_integer(version) is None:
+        return TypeError(f"version must be an int, not {shown(version)} of type {type(version).__name__}")
+    if client_id is not None and not isinstance(client_id, str):
+        return EncodeError(
+            f"client_id must be str or None, not {type(client_id).__name__}", field="client_id", value=client_id
+        )
+    return EncodeError(
+        f"correlation_id must be an int between {_INT32_MIN} and {_INT32_MAX}, not {shown(correlation_id)}",
+        field="correlation_id",
+        value=correlation_id,
+    )
+
+
+@lru_cache(maxsize=1024, typed=True)  # typed: True and 1.0 are equal to 1, but they are no versions
 def _header_pieces(kind: Any, version: int, client_id: str | None) -> tuple[bytes, bytes]:
-    """Return what comes before and after the correlation id in the header of a request."""
+    """Return what comes before and after the correlation id in the header of a request.
+
+    Raise EncodeError for an unknown version, and TypeError for a version or a client id of another type.
+    """
+    if as_integer(version) is None or not (client_id is None or isinstance(client_id, str)):
+        raise TypeError
+    if not kind.versions.hold(version):
+        raise EncodeError(
+            f"{kind.__name__} version {shown(version)} is not supported; kcodec supports {kind.versions}",
+            field="version",
+            value=version,
+        )
     after = _client_id_field(client_id) + (b"\x00" if kind.is_flexible(version) else b"")
     return _HEADER_BEGINNING.pack(kind.api_key, version), after
 

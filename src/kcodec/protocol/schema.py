@@ -28,12 +28,13 @@ uses a bounded amount of memory for each of its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from kcodec._fast import MessageObject, MessagePlan, MessageShape, read_message, write_message, write_message_parts
 from kcodec.errors import EncodeError, UnsupportedError
+from kcodec.integers import INT64_MIN, checked_integer
 from kcodec.protocol.fields import (
     HIGHEST_VERSION,
     NO_VERSIONS,
@@ -320,9 +321,12 @@ class MetadataRecord(NumberedMessage):
 # Plans
 
 
-@cache
+# typed: True and 1.0 are equal to 1, but they are no versions.
+@lru_cache(maxsize=None, typed=True)
 def _plan_of(kind: type[Message], version: int) -> MessagePlan:
-    """Return the plan of a message in one version."""
+    """Return the plan of a message in one version. Raise TypeError for a version that is not an integer."""
+    if type(version) is not int:
+        return _plan_of(kind, checked_integer("version", version, INT64_MIN))
     if not kind.versions.hold(version):
         raise UnsupportedError(f"{kind.__name__} version {version} is not supported; kcodec supports {kind.versions}")
     return _compiled(kind, version, kind.is_flexible(version))

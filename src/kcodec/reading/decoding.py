@@ -74,13 +74,14 @@ class RangeDecoder:
             return None
         if batch is None or batch.base_offset > batch.last_offset:
             return None
-        if corruption.next_offset is None:
+        if corruption.next_offset is None and batch.last_offset >= response.partition.next_offset:
             corruption.next_offset = batch.last_offset + 1
         if self._settings.on_error != "skip":
             return None
         self.counts = _sum(self.counts, Counts(batches=1, skipped_batches=1))
         _end_aborted(response.aborted, data[: corruption.position], batch)
-        response.partition.next_offset = max(response.partition.next_offset, corruption.next_offset)
+        if corruption.next_offset is not None:
+            response.partition.next_offset = max(response.partition.next_offset, corruption.next_offset)
         return data[corruption.position + batch.size_in_bytes :]
 
     def _offset_of(self, response: FetchedResponse, data: memoryview, row: int) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Column names and layouts, and Column, a sequence of the values of one column.
 
+# The columns that exist with any framing.
 COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_KEY_SCHEMA_ID))
 # Additional columns with framing="confluent".
 FRAMING_COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_KEY_SCHEMA_ID, COLUMN_COUNT))

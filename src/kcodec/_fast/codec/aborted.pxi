@@ -46,10 +46,20 @@ cdef class AbortedTransaction:
         return AbortedTransaction, tuple(self)
 
 
+def _aborted_of(entry):
+    """Return an entry of AbortedTransactions as an AbortedTransaction."""
+    if isinstance(entry, AbortedTransaction):
+        return entry
+    if hasattr(entry, "producer_id") and hasattr(entry, "first_offset"):
+        return AbortedTransaction(entry.producer_id, entry.first_offset, getattr(entry, "last_offset", None))
+    return AbortedTransaction(*entry)
+
+
 cdef class AbortedTransactions:
     """Aborted transactions, sorted once: for a Decoder that reads several chunks of a file.
 
-    entries: AbortedTransaction values, or (producer_id, first_offset[, last_offset]) tuples, in any order.
+    entries: AbortedTransaction values, other objects with producer_id and first_offset, such as those of a
+             FetchResponse, or (producer_id, first_offset[, last_offset]) tuples, in any order.
     """
 
     cdef AbortedIndex index
@@ -57,9 +67,7 @@ cdef class AbortedTransactions:
 
     def __cinit__(self, entries=()):
         try:
-            self.entries = tuple(
-                entry if isinstance(entry, AbortedTransaction) else AbortedTransaction(*entry) for entry in entries
-            )
+            self.entries = tuple(map(_aborted_of, entries))
         except TypeError as error:
             raise TypeError(f"aborted_transactions must hold AbortedTransaction values: {error}") from None
         cdef Py_ssize_t count = len(self.entries), at

@@ -42,6 +42,7 @@ cdef extern from "_fast/codec/fault.h" nogil:
         FAULT_ENCODE_TIMESTAMP
         FAULT_ENCODE_SECONDS
         FAULT_ENCODE_OFFSET
+        FAULT_ENCODE_LAST_OFFSET
         FAULT_ENCODE_OFFSET_BASE
         FAULT_ENCODE_OFFSET_ORDER
         FAULT_ENCODE_OFFSET_DELTA
@@ -141,8 +142,8 @@ cdef extern from "_fast/codec/crc32.h" nogil:
 cdef extern from "_fast/codec/scan.h" nogil:
     ctypedef struct BatchTable:
         Buffer memory
-        int64_t count, end, needed, corrupt, stopped_base_offset
-        int done, stopped
+        int64_t count, end, needed, corrupt
+        int done
         Fault fault
 
     BatchHeader *table_batches(const BatchTable *table)

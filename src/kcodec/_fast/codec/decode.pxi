@@ -56,6 +56,15 @@ cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const Batch
     return <object>header_last_offset(header) + 1
 
 
+cdef object _offset_ahead(DecodeRun *run, object offset):
+    """Return an offset of _offset_behind, or None if a reader that continues there would read the same data again."""
+    if offset is None or offset <= run.position:
+        return None
+    if run.last_offset > INT64_MIN and offset <= <object>run.last_offset + 1:
+        return None
+    return offset
+
+
 cdef class _Decoding:
     """The state of one decode() call: its settings, its table of batches, its progress and the corruption it found."""
 
@@ -312,14 +321,14 @@ cdef class _Decoding:
             self.note(self.table.corrupt, &self.table.fault)
         return 0
 
-    cdef object reached_offset(self):
-        """The greatest offset that the reader has passed at the end; None without a batch.
+    cdef object reached_before(self, int64_t end):
+        """Return the greatest offset that a reader has passed after the batches before index `end`; None without one.
 
         The offset of a message of magic 0 or 1 may be lower than that of a message before it. The result is therefore
         the greatest offset of all such messages at the end and of the batch before them (see header_reached).
         """
         cdef BatchHeader *header
-        cdef int64_t at = self.end - 1
+        cdef int64_t at = end - 1
         answer = None
         while at >= 0:
             header = table_batches(&self.table) + at
@@ -333,22 +342,24 @@ cdef class _Decoding:
         return answer
 
     cdef object next_offset(self):
-        cdef BatchHeader *batches = table_batches(&self.table)
-        answer = self.reached_offset()
+        """Return the offset after the last batch that was decoded. Fields of a corrupt batch have no effect on it."""
+        answer = self.reached_before(self.end)
         if answer is not None:
             answer += 1
             if self.settings.limit != INT64_MAX:
                 answer = min(answer, self.settings.limit)
             if self.settings.end_offset != INT64_MAX:
                 answer = min(answer, self.settings.end_offset)
-        if answer is not None and self.end < self.table.count:  # the batch that ended decoding was not decoded
-            if not header_is_legacy(&batches[self.end]):
-                answer = min(answer, batches[self.end].base_offset)
-        elif answer is not None and self.table.stopped:
-            answer = min(answer, self.table.stopped_base_offset)
         if self.settings.start_offset != INT64_MIN and (answer is None or answer < self.settings.start_offset):
             answer = self.settings.start_offset
         return answer
+
+    cdef object offset_after_error(self):
+        """Return error.next_offset: None unless it is above the offsets before the corrupt batch and start_offset."""
+        found, before = self.error_next_offset, self.reached_before(self.error_at)
+        if found is None or found <= self.settings.start_offset or (before is not None and found <= before + 1):
+            return None
+        return found
 
     cdef DecodedRecords finish(self):
         cdef DecodedRecords decoded
@@ -370,7 +381,7 @@ cdef class _Decoding:
             decoded.remaining_bytes = self.run.size - self.table.end
             decoded.bytes_needed = self.table.needed
         if self.error_at >= 0:
-            error = _error_of(&self.error_fault, None, self.error_next_offset)
+            error = _error_of(&self.error_fault, None, self.offset_after_error())
             if self.on_error == ON_ERROR_RAISE:
                 error.decoded = decoded
                 raise error
@@ -428,12 +439,14 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
 
     `data` holds batches as a Fetch response or a ``.log`` file does.
 
-    columns:              Names from ``kcodec.COLUMNS``, except topic and partition. Only these columns are built.
+    columns:              Names from ``kcodec.COLUMNS``, except topic and partition, and with framing also
+                          key_schema_id and value_schema_id. Only these columns are built.
     isolation_level:      "read_committed" leaves out the records of aborted transactions (KIP-98; Kafka:
                           CompletedFetch).
-    aborted_transactions: AbortedTransaction values in any order, as a Fetch response names them; ``[]`` means that
-                          there are none. With None the end-transaction markers inside `data` decide, and records of a
-                          transaction without a marker in `data` are left out.
+    aborted_transactions: AbortedTransaction values in any order, or other objects with producer_id and first_offset,
+                          such as those of a FetchResponse; ``[]`` means that there are none. With None the
+                          end-transaction markers inside `data` decide, and records of a transaction without a marker
+                          in `data` are left out.
     last_stable_offset:   Under read_committed, records from this offset on are left out.
     start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
     control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key

@@ -139,7 +139,7 @@ cdef class Decoder:
             self.next_offset_ = <object>header_reached(&batches[walked - 1]) + 1
         self.settings.owner = NULL
         if failed:
-            raise _error_of(&self.run.fault, self.path, self._offset_behind(walked))
+            raise _error_of(&self.run.fault, self.path, _offset_ahead(&self.run, self._offset_behind(walked)))
         if walked < self.table.count:  # the caller must take the finished chunks before more are decoded
             self.bytes_needed = 0
             return batches[walked].position - origin

@@ -20,7 +20,8 @@ void writer_begin(BatchWriter *writer, const BatchSettings *settings) {
 static void note_touched(BatchWriter *writer, int64_t length) {
     int64_t begin;
     Buffer *buffer = writer_open_buffer(writer, &begin);
-    if ((size_t)(begin + length) > buffer->touched) buffer->touched = (size_t)(begin + length);
+    size_t end = (size_t)(begin + length) < buffer->capacity ? (size_t)(begin + length) : buffer->capacity;
+    if (end > buffer->touched) buffer->touched = end;
 }
 
 void writer_free(BatchWriter *writer) {
@@ -97,11 +98,32 @@ static int header_at(const HeaderSource *source, int64_t at, HeaderField *header
     return 0;
 }
 
-// Writes the headers of a record at `p`. Returns the position after them, or NULL with the fault. The buffer may have
-// been reallocated.
-static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const HeaderSource *source, uint8_t *p,
-                                                      int64_t row, Fault *fault) {
-    int64_t begin;
+// Returns the length of the open batch with a record of this size, which does not include its varint length.
+static int64_t length_with(const BatchWriter *writer, int64_t size) {
+    return writer->length + varint_width((uint64_t)size << 1) + size;
+}
+
+// Returns the number of bytes that the headers from `at` on take, or -1 with the fault.
+static __attribute__((noinline)) int64_t headers_size(const HeaderSource *source, int64_t at, int64_t row, Fault *fault) {
+    int64_t size = 0;
+    for (; at < source->count; at++) {
+        HeaderField header;
+        if (header_at(source, at, &header, row, fault)) return -1;
+        int64_t name = header.name.length, value = header.value.length;
+        size += varint_width((uint64_t)name << 1) + name;
+        size += value < 0 ? 1 : varint_width((uint64_t)value << 1) + value;
+    }
+    return size;
+}
+
+// Writes the headers of a record at `p`. `body` is the position of the record's body in the buffer, which may be
+// reallocated. Returns the position after the headers, or NULL with the fault.
+//
+// A record that already exceeds the limit is cut: the rest of it is not written, because a dictionary column can make a
+// small input expand to a record that would exhaust the memory. *unwritten is then the size of the rest, otherwise 0.
+static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const HeaderSource *source, int64_t body,
+                                                      uint8_t *p, int64_t row, int64_t *unwritten, Fault *fault) {
+    int64_t begin, most = writer->settings.max_batch_bytes;
     Buffer *buffer = writer_open_buffer(writer, &begin);
     for (int64_t at = 0; at < source->count; at++) {
         HeaderField header;
@@ -114,9 +136,12 @@ static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const
         }
         p = put_bytes(put_varint(p, (uint64_t)header.name.length << 1), &header.name);
         p = put_payload(p, &header.value, 0, 0);
-        // A record that is already too large is rejected without writing the rest of it. A dictionary column can make a
-        // small input expand to a record that would exhaust the memory.
-        if (unlikely(p - buffer->data - begin > writer->settings.max_batch_bytes)) return p;
+        used = p - buffer->data;
+        // The second test is the exact one: the place of the body in the buffer depends on a guess (see move_body).
+        if (unlikely(used - begin > most) && length_with(writer, used - body) > most) {
+            *unwritten = headers_size(source, at + 1, row, fault);
+            return *unwritten < 0 ? NULL : p;
+        }
     }
     return p;
 }
@@ -136,8 +161,8 @@ static inline int64_t payload_bytes(const Payload *payload) {
     return payload->length > 0 ? payload->length : 0;
 }
 
-// Appends one record to the open batch. The caller has checked everything but the sizes. *length becomes the length of
-// the batch with the record.
+// Writes one record to the open batch. The caller has checked everything but the sizes. *length becomes the length of
+// the batch with the record. If that exceeds max_batch_bytes, the record may have been written only in part.
 static inline __attribute__((always_inline)) int put_record(BatchWriter *writer, const RecordFields *record,
                                                             const HeaderSource *headers, int64_t row, int64_t *length,
                                                             Fault *fault) {
@@ -162,10 +187,14 @@ static inline __attribute__((always_inline)) int put_record(BatchWriter *writer,
     p = put_payload(p, &record->value, record->has_value_schema_id, record->value_schema_id);
     p = put_varint(p, (uint64_t)headers->count << 1);
     if (headers->count) {
-        int64_t body_at = body - buffer->data;
-        p = put_headers(writer, headers, p, row, fault);
+        int64_t body_at = body - buffer->data, unwritten = 0;
+        p = put_headers(writer, headers, body_at, p, row, &unwritten, fault);
         if (unlikely(!p)) return -1;
         body = buffer->data + body_at;
+        if (unlikely(unwritten)) {
+            *length = length_with(writer, p - body + unwritten);
+            return 0;
+        }
         if (unlikely(p - body > INT32_MAX)) return row_fault(fault, FAULT_ENCODE_LENGTH, "record", p - body, INT32_MAX, row);
     }
     uint64_t size = (uint64_t)(p - body) << 1;
@@ -195,11 +224,29 @@ static inline int64_t least_bytes(const RecordFields *record, const HeaderSource
     return bytes;
 }
 
+// Sets the timestamp of a record whose offset is in stored_times.
+static __attribute__((noinline)) void restore_timestamp(const BatchSettings *settings, RecordFields *record) {
+    int64_t low = 0, high = settings->stored_times_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (settings->stored_times[middle].offset < record->offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < settings->stored_times_count && settings->stored_times[low].offset == record->offset)
+        record->timestamp = settings->stored_times[low].timestamp;
+}
+
 AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
                                 Fault *fault) {
     if (writer->settings.has_append_time) record->timestamp = writer->settings.append_time;
+    if (unlikely(writer->settings.stored_times_count) && record->has_offset) restore_timestamp(&writer->settings, record);
     if (!record->has_offset) record->offset = writer->is_open ? writer->last_offset + 1 : writer->next_offset;
     if (unlikely(check_place(writer, record->offset, record->timestamp, row, fault))) return APPEND_FAULT;
+    if (unlikely(record->offset - writer->base_offset > INT32_MAX) && writer->settings.ends_at_gap && writer->is_open &&
+        writer->count)
+        return APPEND_FULL;
     // Check a lower bound before copying: a large record that does not fit would otherwise enlarge the buffer until the
     // batch ends.
     int64_t most = writer->settings.max_batch_bytes;
@@ -278,7 +325,7 @@ int writer_finish_batch(BatchWriter *writer, Fault *fault) {
     int64_t delta = writer->last_offset - writer->base_offset, length = writer->length;
     if (settings->has_last_offset && header.last_offset_delta > delta) delta = header.last_offset_delta;
     if (delta > INT64_MAX - 1 - writer->base_offset)
-        return fault_set(fault, FAULT_ENCODE_OFFSET, "last_offset", writer->base_offset, 0);
+        return fault_set(fault, FAULT_ENCODE_LAST_OFFSET, "last_offset", writer->base_offset, delta);
     if (writer_compresses(writer)) {
         if (compress_batch(writer, header_compression(&header), &length, fault)) return -1;
         if (settings->skip_useless_compression && length >= writer->length) {

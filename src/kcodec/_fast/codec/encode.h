@@ -16,6 +16,10 @@ typedef int (*CompressFunction)(void *context, int codec, const uint8_t *data, i
                                 int64_t *length, Fault *fault);
 
 typedef struct {
+    int64_t offset, timestamp;
+} StoredTime;
+
+typedef struct {
     BatchHeader header;        // the fields that are known before the records; attributes with all bits
     int64_t max_batch_bytes;   // of a whole batch before compression
     int has_base_offset;       // the first batch has header.base_offset, whatever the offset of its first record is
@@ -23,8 +27,11 @@ typedef struct {
     int has_max_timestamp;     // write header.max_timestamp instead of the largest timestamp of the records
     int has_last_offset;       // header.last_offset_delta is a minimum, because compaction keeps the last offset
     int any_timestamp;         // allow timestamps below -1, which a log may contain but Kafka's builder rejects
+    int ends_at_gap;           // a record that is too far from the base offset begins a batch, and is not an error
     int has_append_time;       // every record gets the timestamp append_time (LogAppendTime)
     int64_t append_time;
+    const StoredTime *stored_times;  // ascending; a record with one of these offsets gets the timestamp of the entry
+    int64_t stored_times_count;
     int skip_useless_compression;
     CompressFunction compress;
     void *compress_context;

@@ -87,7 +87,7 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
             them.
     compression, compression_level: Codec, and its level in Kafka's numbering (KIP-390).
     base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are
-                     kept, including gaps.
+                     kept, including gaps. A batch spans at most 2,147,483,648 offsets; a larger gap begins a new batch.
     timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
     max_batch_bytes: Maximum size of a batch before compression. A record that exceeds it alone raises EncodeError.
     producer_id, producer_epoch, base_sequence: Identity of an idempotent producer, and the sequence number of the first
@@ -98,8 +98,8 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
                      prefix of Schema Registry serializers.
     skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
 
-    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold, and ValueError or TypeError if an
-    argument is invalid.
+    Return EncodedBatches. Raise EncodeError for values that a batch cannot hold and for control records, and ValueError
+    or TypeError if an argument is invalid.
 
     >>> encoded = encode([(b"key", b"value")], timestamp=1_700_000_000_000)
     >>> encoded
@@ -112,6 +112,7 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
     writer.set_limit(max_batch_bytes)
     writer.set_framing(framing)
     _check_producer(&writer.settings.header)
+    writer.settings.ends_at_gap = True
     writer.begin()
     writer.append_source(source, False)
     writer.finish_batch()
@@ -130,7 +131,9 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
     Fields that are not given are those of `like`, or the defaults of encode(). Other options are those of encode().
 
     like:              A RecordBatch. Encoding its records, or what compaction leaves of them, gives the same bytes if
-                       it is not compressed.
+                       it is not compressed. This includes timestamps below -1. If the batch has LogAppendTime, a
+                       record with the offset of one of its records gets the timestamp that is stored in the bytes, and
+                       a record without a timestamp gets that of the batch.
     last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
                        batch is empty, as the log cleaner keeps one for its sequence
                        (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
@@ -155,7 +158,7 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
         _field_in(like.last_offset, "last_offset", like.base_offset, INT64_MAX - 1)
         writer.settings.has_base_offset = True
         writer.settings.has_base_timestamp = writer.settings.has_max_timestamp = writer.settings.has_last_offset = True
-        source = _with_create_times(source, like)
+        writer.settings.any_timestamp = True
     writer.set_header(base_offset, partition_leader_epoch, producer_id, producer_epoch, base_sequence, is_transactional)
     writer.set_compression(compression, compression_level, skip_useless_compression)
     writer.set_timestamps(timestamp, timestamp_type)
@@ -175,6 +178,8 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
         writer.settings.has_base_timestamp = True
     if like is None:
         _check_producer(header)
+    elif header.attributes & ATTRIBUTE_LOG_APPEND_TIME and not writer.settings.has_append_time:
+        _restore_create_times(writer, like)
     writer.begin()
     writer.append_source(source, True)
     if last_offset is not None:
@@ -200,32 +205,24 @@ cdef int _empty_batch(_Writer writer, object like) except -1:
     return 0
 
 
-cdef object _with_create_times(object source, RecordBatch like):
-    """Return the records with the timestamps that are stored in the batch `like`.
+cdef int _restore_create_times(_Writer writer, RecordBatch like) except -1:
+    """Give the records of the batch `like`, which may have LogAppendTime, the timestamps that are stored in it.
 
     Readers of a batch with LogAppendTime see the broker's timestamp for all records, but each record still has its own
     in the encoded bytes. With these timestamps the encoded bytes are again the same.
     """
-    if not like.header.attributes & ATTRIBUTE_LOG_APPEND_TIME or not like.header.records_count:
-        return source
-    if isinstance(source, DecodedRecords):
-        source = source.records()
-    elif _is_arrow(source):
-        return source
+    if not like.header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        return 0
+    if writer.timestamp is None:
+        writer.timestamp = like.header.max_timestamp
+    if not like.header.records_count:
+        return 0
     raw = bytearray(like.data)
     raw[ATTRIBUTES_POSITION + 1] &= 0xFF ^ ATTRIBUTE_LOG_APPEND_TIME
     stored = decode(raw, columns=("offset", "timestamp"), check_crcs=False, control_records="include",
                     limits=like.limits)
-    times = {record.offset: record.timestamp for record in stored.records()}
-    return _stamped(source, times)
-
-
-def _stamped(rows, times):
-    """Yield the rows, where records whose offset is in `times` get the timestamp of that entry."""
-    for row in rows:
-        if isinstance(row, Record) and row.offset in times:
-            row = Record(row.offset, times[row.offset], row.timestamp_type, row.key, row.value, row.headers)
-        yield row
+    writer.set_stored_times(dict(zip(stored.column("offset"), stored.column("timestamp"))))
+    return 0
 
 
 def encode_end_transaction_marker(control_type, *, producer_id, producer_epoch, coordinator_epoch, timestamp,

@@ -66,11 +66,17 @@ cdef extern from "_fast/codec/encode.h" nogil:
     ctypedef int (*CompressFunction)(void *context, int codec, const uint8_t *data, int64_t size, Buffer *out,
                                      int64_t at, int64_t *length, Fault *fault) noexcept nogil
 
+    ctypedef struct StoredTime:
+        int64_t offset, timestamp
+
     ctypedef struct BatchSettings:
         BatchHeader header
         int64_t max_batch_bytes
         int has_base_offset, has_base_timestamp, has_max_timestamp, has_last_offset, any_timestamp, has_append_time
+        int ends_at_gap
         int64_t append_time
+        const StoredTime *stored_times
+        int64_t stored_times_count
         int skip_useless_compression
         CompressFunction compress
         void *compress_context

@@ -243,13 +243,14 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
     const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
     int64_t begin, max_timestamp = writer->max_timestamp, delta = writer->last_offset - writer->base_offset + 1;
     Buffer *buffer = writer_open_buffer(writer, &begin);
+    const int64_t left = INT64_MAX - 1 - writer->base_offset, most_delta = left < INT32_MAX ? left : INT32_MAX;
     uint8_t *batch = buffer->data + begin, *p = batch + writer->length, *end = buffer->data + buffer->capacity;
     int guess = writer->length_width;
     for (; row < rows->end; row++, delta++) {
         int64_t timestamp = plain_timestamp(rows, row, has_nulls);
         PlainField key = plain_get(&rows->key, row, has_nulls), value = plain_get(&rows->value, row, has_nulls);
         // Both a timestamp below -1 and a delta that is too large set the sign bit, so one test detects either.
-        if (unlikely(((int64_t)((uint64_t)timestamp + 1) | (INT32_MAX - delta)) < 0)) break;
+        if (unlikely(((int64_t)((uint64_t)timestamp + 1) | (most_delta - delta)) < 0)) break;
         if (unlikely(end - p < key.length + value.length + RECORD_ROOM)) break;
         uint8_t *body = p + guess, *q = body;
         *q++ = 0;
@@ -280,7 +281,6 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
         if (timestamp > max_timestamp) max_timestamp = timestamp;
     }
     writer->length = p - batch;
-    // An overflow is detected when the batch is finished.
     writer->last_offset = (int64_t)((uint64_t)writer->base_offset + (uint64_t)(delta - 1));
     writer->max_timestamp = max_timestamp;
     writer->count += row - first_row;

@@ -49,6 +49,7 @@ typedef enum {
     FAULT_ENCODE_TIMESTAMP,        // found: timestamp below -1
     FAULT_ENCODE_SECONDS,          // found: timestamp in s that does not fit into int64 ms, expected: the maximum
     FAULT_ENCODE_OFFSET,           // field, found: negative, or too large
+    FAULT_ENCODE_LAST_OFFSET,      // found: base_offset, expected: last_offset_delta, whose sum is too large
     FAULT_ENCODE_OFFSET_BASE,      // found: offset, expected: base_offset, which is larger
     FAULT_ENCODE_OFFSET_ORDER,     // found: offset, expected: the previous offset
     FAULT_ENCODE_OFFSET_DELTA,     // found: offset, expected: base_offset

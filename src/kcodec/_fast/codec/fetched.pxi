@@ -150,7 +150,13 @@ cdef class FetchedRecords:
             self.cursor.row = self.cursor.end = 0
             self.error = error
         self.is_done = True
-        self.given_position = max(self.given_position, self.steps.run.position)
+        if self.error is None and self.steps.run.last_offset > INT64_MIN:
+            # As CompletedFetch.nextFetchedRecord: the last batch decides. If the base offset of a batch before it is
+            # corrupt and too large, the position may have been larger.
+            following = min(<object>self.steps.run.last_offset + 1, INT64_MAX)
+            self.given_position = max(self.steps.settings.start_offset, following)
+        else:
+            self.given_position = max(self.given_position, self.steps.run.position)
         self.given_epoch = self.steps.last_epoch()
         return 0
 

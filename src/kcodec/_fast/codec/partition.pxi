@@ -208,7 +208,11 @@ cdef int _hash_objects(Partitions found, PartitionCount partitions, object keys)
             if isinstance(key, (str, int)):
                 raise TypeError(f"key {found.count} must be bytes-like or None, not {type(key).__name__}: pass "
                                 "the bytes that the producer's serializer returns")
-            PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+            try:
+                PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+            except (BufferError, ValueError) as error:
+                raise EncodeError(f"the bytes of key {found.count} are not contiguous ({error}): pass a copy, as by "
+                                  "bytes()", field="key", value=None, row=found.count) from error
             found.at(found.count)[0] = partition_of(partitions, <const uint8_t *>view.buf, view.len)
             PyBuffer_Release(&view)
         found.count += 1
@@ -227,7 +231,7 @@ def partition_for(keys, partitions):
 
     The result equals BuiltInPartitioner.partitionForKey, and librdkafka's partitioner ``murmur2``; librdkafka's default
     is a different one, ``consistent_random``. Raise TypeError or ValueError if an argument is invalid, and EncodeError
-    for invalid Arrow data.
+    for invalid Arrow data and for a key whose bytes are not contiguous.
 
     >>> partition_for([b"order-1", b"order-2", None], 12)
     <Partitions [10, 3, None] of 3 keys>
@@ -244,6 +248,7 @@ def partition_for(keys, partitions):
     elif isinstance(keys, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"keys must be a column or an iterable of keys, not a single {type(keys).__name__}")
     else:
+        _refuse_lazy_frame(keys, "keys")
         _hash_objects(found, count, keys)
     found.finish()
     return found

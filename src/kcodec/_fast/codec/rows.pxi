@@ -34,7 +34,7 @@ cdef class _RowReader:
     cdef int64_t header_capacity, row
     cdef list kept
     cdef object default_timestamp
-    cdef bint framed
+    cdef bint framed, is_control   # is_control: the rows are written to a control batch
 
     def __cinit__(self, default_timestamp, bint framed):
         self.default_timestamp = default_timestamp
@@ -76,6 +76,8 @@ cdef class _RowReader:
         return 0
 
     cdef int _record(self, Record row) except -1:
+        if row._control_type is not None and not self.is_control and not _is_absent(row._control_type):
+            raise self.error(_CONTROL_REASON, "record", row)
         if _is_absent(row._key) and _is_absent(row._value):
             raise self.error("the Record has neither key nor value: decode it with one of these columns", "record", row)
         self.take(

@@ -20,7 +20,7 @@ static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, co
 
 void scan_begin(BatchTable *table) {
     table->count = table->end = table->needed = 0;
-    table->done = table->stopped = 0;
+    table->done = 0;
     table->corrupt = -1;
     table->above = INT64_MIN;
 }
@@ -81,8 +81,6 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
                 at = next;
                 continue;
             }
-            table->stopped = 1;
-            table->stopped_base_offset = fault.base_offset;
         }
         table->done = 1;
         break;

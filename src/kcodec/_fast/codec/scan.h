@@ -15,8 +15,6 @@ typedef struct {
     int64_t corrupt;          // index that the first batch with an invalid header has or would have, -1: none
     Fault fault;              // the fault of that header
     int64_t above;            // last offset of the last batch that was read
-    int stopped;              // reading ended at an invalid header, whose base_offset is stopped_base_offset
-    int64_t stopped_base_offset;
 } BatchTable;
 
 static inline BatchHeader *table_batches(const BatchTable *table) { return (BatchHeader *)table->memory.data; }

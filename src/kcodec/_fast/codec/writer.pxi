@@ -7,6 +7,8 @@ _ENCODE_TEXTS = {
     FAULT_ENCODE_SECONDS: "column '{field}': {found} seconds is outside 0 to {expected}, the range of timestamps in "
                           "milliseconds; check the unit of the column",
     FAULT_ENCODE_OFFSET: "{field} {found} is outside 0 to 9223372036854775806",
+    FAULT_ENCODE_LAST_OFFSET: "base_offset {found} is too large: the last offset of the batch, which is {expected} "
+                              "above it, must be at most 9223372036854775806",
     FAULT_ENCODE_OFFSET_BASE: "offset {found} is below base_offset {expected}",
     FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the previous offset, {expected}",
     FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans at most "
@@ -97,9 +99,11 @@ cdef class _Writer:
     cdef _Compressor compressor
     cdef object timestamp      # timestamp of records that have none
     cdef bint framed, begun
+    cdef StoredTime *stored_times
 
     def __dealloc__(self):
         writer_free(&self.writer)
+        free(self.stored_times)
 
     cdef int set_header(self, object base_offset, object partition_leader_epoch, object producer_id,
                         object producer_epoch, object base_sequence, object is_transactional) except -1:
@@ -163,6 +167,19 @@ cdef class _Writer:
             _choice("framing", framing, {"confluent": True})
         return 0
 
+    cdef int set_stored_times(self, dict times) except -1:
+        """Replace the timestamps of records whose offset is in `times` by those of its entries."""
+        cdef int64_t at
+        self.stored_times = <StoredTime *>malloc((len(times) + 1) * sizeof(StoredTime))
+        if self.stored_times == NULL:
+            raise MemoryError("no memory for timestamps")
+        for at, offset in enumerate(sorted(times)):
+            self.stored_times[at].offset = offset
+            self.stored_times[at].timestamp = times[offset]
+        self.settings.stored_times = self.stored_times
+        self.settings.stored_times_count = len(times)
+        return 0
+
     cdef int begin(self) except -1:
         writer_begin(&self.writer, &self.settings)
         self.begun = True
@@ -170,18 +187,23 @@ cdef class _Writer:
 
     cdef int append_source(self, object source, bint one_batch) except -1:
         """Append all records of a source, which has rows or Arrow data."""
-        if isinstance(source, DecodedRecords) and _has_invalid_names(<DecodedRecords>source):
-            source = source.records()  # Arrow strings cannot contain invalid UTF-8, but records can
+        if isinstance(source, DecodedRecords):
+            if not header_is_control(&self.settings.header):
+                _refuse_control_rows(<DecodedRecords>source)
+            if _has_invalid_names(<DecodedRecords>source):
+                source = source.records()  # Arrow strings cannot contain invalid UTF-8, but records can
         if _is_arrow(source):
             return self.append_arrow(_arrow_source_of(source, _INPUT_NAMES), one_batch)
         if isinstance(source, (str, bytes, bytearray, memoryview, dict)):
             raise TypeError(f"source must be rows or Arrow data, not {type(source).__name__}")
+        _refuse_lazy_frame(source, "source")
         return self.append_rows(source, one_batch)
 
     cdef int append_rows(self, object rows, bint one_batch) except -1:
         cdef _RowReader reader = _RowReader(self.timestamp, self.framed)
         cdef Fault fault
         cdef AppendResult result
+        reader.is_control = header_is_control(&self.settings.header)
         for row in rows:
             reader.read(row)
             result = writer_append(&self.writer, &reader.fields, reader.row, &fault)
@@ -251,6 +273,37 @@ cdef class _Writer:
         memset(&self.writer.out, 0, sizeof(Buffer))
         self.writer.finished = 0
         return encoded
+
+
+cdef int _refuse_lazy_frame(object source, str name) except -1:
+    """Raise TypeError for a LazyFrame of polars. It can be iterated, but raises an unrelated error."""
+    if type(source).__name__ == "LazyFrame":
+        raise TypeError(f"{name} must not be a LazyFrame, which has no data yet: pass the result of its collect()")
+    return 0
+
+
+cdef str _CONTROL_REASON = (
+    "a control record would become an ordinary record of a user: decode with control_records=\"skip\", or write the "
+    "control records of one batch by encode_batch(..., is_control_batch=True)"
+)
+
+
+cdef int _refuse_control_rows(DecodedRecords decoded) except -1:
+    """Raise EncodeError if a row is a control record."""
+    cdef _Rows rows
+    cdef const BatchSpan *spans
+    cdef int64_t at, first, end, before = 0
+    for rows in decoded._parts:
+        spans = <const BatchSpan *>rows.chunk.spans.data
+        for at in range(rows.chunk.span_count):
+            if not spans[at].is_control:
+                continue
+            first = max(spans[at].first_row, rows.first)
+            end = spans[at + 1].first_row if at + 1 < rows.chunk.span_count else rows.chunk.rows
+            if first < min(end, rows.first + rows.count):
+                raise EncodeError(_CONTROL_REASON, field="record", value=None, row=before + first - rows.first)
+        before += rows.count
+    return 0
 
 
 cdef bint _has_invalid_names(DecodedRecords decoded):

@@ -59,6 +59,7 @@ cdef class RecordSteps:
         self.run.data = self.source.data()
         self.run.size = self.source.size()
         self.run.position = self.settings.start_offset
+        self.run.last_offset = INT64_MIN
         self.walked_epoch = -1
         self.run.stop_at_bytes = 1  # decoding stops after each finished chunk
         scan_begin(&self.table)
@@ -136,7 +137,8 @@ cdef class RecordSteps:
         """Return the offset for error.next_offset at which a reader can continue after the corrupt batch, or None."""
         if self.next_batch >= self.table.count:
             return None
-        return _offset_behind(&self.run, &self.settings, self.run.table + self.next_batch, fault)
+        behind = _offset_behind(&self.run, &self.settings, self.run.table + self.next_batch, fault)
+        return _offset_ahead(&self.run, behind)
 
     cdef void drop_empty_chunk(self) noexcept:
         """Release a chunk without rows: its batch was corrupt, or all of its records were below the position."""
