@@ -427,6 +427,11 @@ class Consumer(ClientBase):
         limit = limited_seconds(error)
         await self._end(CLOSE_SECONDS if limit is None else limit, error)
 
+    if True:  # ASYNC
+
+        def _farewell(self) -> Flow[None]:
+            return self._core.leave_forgotten()
+
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"
         return f"<Consumer {self._client.options.client_id!r} of group {self._options.group_id!r} {state}>"

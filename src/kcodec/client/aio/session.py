@@ -522,6 +522,11 @@ class GroupTransactSession(ClientBase):
     ) -> None:
         await self._end(closing_seconds(error, self._client.cluster, CLOSE_SECONDS), error)
 
+    if True:  # ASYNC
+
+        def _farewell(self) -> Flow[None]:
+            return self._core.leave_forgotten()
+
     def __repr__(self) -> str:
         own = self._options
         return f"<{type(self).__name__} {own.producer.transactional_id!r} of group {own.consumer.group_id!r}>"
