@@ -29,7 +29,7 @@ from kcodec.client.interruption import (
 )
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.waiting import ClientBase, IoLoop, core_lock
+from kcodec.client.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
@@ -305,6 +305,8 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
+        self._close_lock = close_lock()
+        self._is_closing = False
         group_id = taken.consumer.group_id
         assert group_id is not None
         self._flows = GroupSession(self._producer._manager(), taken.times, group_id)
@@ -451,7 +453,7 @@ class GroupTransactSession(ClientBase):
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
-        have no effect.
+        have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks.
 
@@ -464,9 +466,19 @@ class GroupTransactSession(ClientBase):
         self._end(timeout, None)
 
     def _end(self, timeout: float, error: BaseException | None) -> None:
-        if self._io_loop.is_closed:
-            return
+        if self._io_loop.is_closed or (self._is_closing and self._core.callbacks.callers()):
+            return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
+        if not wait_for_close(self._close_lock, timeout):
+            return  # the other call closes it
+        with self._close_lock:
+            # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
+            if self._io_loop.is_closed or self._is_closing:
+                return
+            self._is_closing = True
+            self._close_once(timeout, error)
+
+    def _close_once(self, timeout: float, error: BaseException | None) -> None:
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:

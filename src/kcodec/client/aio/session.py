@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.aio.waiting import ClientBase, IoLoop, core_lock
+from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.client.flows import run_in_background
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
@@ -312,6 +312,8 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
+        self._close_lock = close_lock()
+        self._is_closing = False
         group_id = taken.consumer.group_id
         assert group_id is not None
         self._flows = GroupSession(self._producer._manager(), taken.times, group_id)
@@ -461,7 +463,7 @@ class GroupTransactSession(ClientBase):
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
-        have no effect.
+        have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks.
 
@@ -474,9 +476,19 @@ class GroupTransactSession(ClientBase):
         await self._end(timeout, None)
 
     async def _end(self, timeout: float, error: BaseException | None) -> None:
-        if self._io_loop.is_closed:
-            return
+        if self._io_loop.is_closed or (self._is_closing and self._core.callbacks.callers()):
+            return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
+        if not await wait_for_close(self._close_lock, timeout):
+            return  # the other call closes it
+        async with self._close_lock:
+            # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
+            if self._io_loop.is_closed or self._is_closing:
+                return
+            self._is_closing = True
+            await self._close_once(timeout, error)
+
+    async def _close_once(self, timeout: float, error: BaseException | None) -> None:
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:

@@ -52,6 +52,20 @@ def core_lock(io_loop: IoLoop) -> threading.RLock:
     return threading.RLock()
 
 
+def close_lock() -> asyncio.Lock:
+    """Return a lock for the close of a client."""
+    return asyncio.Lock()
+
+
+async def wait_for_close(lock: asyncio.Lock, seconds: float) -> bool:
+    """Wait until no other task closes the client, for at most `seconds`. Return whether that is so."""
+    if lock.locked():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), lock:
+                return True
+    return not lock.locked()
+
+
 class ClientBase(NotPickled):
     """An object that belongs to the event loop of its first call."""
 
