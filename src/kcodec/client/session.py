@@ -75,6 +75,17 @@ class _SessionProducer(Producer):
         return id_manager
 
 
+class _SessionBeginning:
+    """One attempt to begin a transaction with a block."""
+
+    def __init__(self) -> None:
+        self.is_interrupted = False
+
+    def is_gone(self) -> bool:
+        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
+        return self.is_interrupted
+
+
 class SessionTransaction:
     """A transaction of a session, to use as a block. The offsets of the records that it polls and the records that it
     sends are committed together, or not at all.
@@ -96,7 +107,6 @@ class SessionTransaction:
         self._flows = session._flows
         self._timeout = timeout
         self._block: SessionBlock | None = None
-        self._is_interrupted = False
 
     def __enter__(self) -> SessionTransaction:
         if self._block is not None:
@@ -107,16 +117,17 @@ class SessionTransaction:
             )
         self._flows.check_idle()
         session = self._session
+        beginning = _SessionBeginning()
         try:
             with session._producer._lock:
                 is_closed = session._producer._core.is_closed
-                block = None if is_closed else self._flows.begin_at_once(self._is_gone)
+                block = None if is_closed else self._flows.begin_at_once(beginning.is_gone)
             if block is None:
-                block = session._run(self._flows.begin(self._timeout, self._is_gone))
+                block = session._run(self._flows.begin(self._timeout, beginning.is_gone))
             self._block = block
             return self
         except BaseException:  # such as a cancellation: if the transaction begins nevertheless, it is abandoned
-            self._is_interrupted = True
+            beginning.is_interrupted = True
             raise
 
     def __exit__(
@@ -220,10 +231,6 @@ class SessionTransaction:
         """Whether the transaction cannot be committed any more, for example because a rebalance has revoked partitions
         that it has read. The end of the block then aborts it, so the program can leave the block early."""
         return self._block is not None and self._block.failed is not None
-
-    def _is_gone(self) -> bool:
-        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
-        return self._is_interrupted
 
     @property
     def _current(self) -> SessionBlock:
