@@ -12,7 +12,9 @@ import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import Producer, aio
-from kcodec.errors import TransactionStateError
+from kcodec.errors import DeliveryTimeoutError
+from kcodec.flow import Flow, sleep
+from kcodec.offsets import TopicPartition
 
 #: A request is delayed by this, and a block is interrupted earlier.
 DELAY_MS, EARLY_SECONDS = 600, 0.2
@@ -86,66 +88,38 @@ def test_a_block_follows_one_whose_end_ctrl_c_has_interrupted(kcodec_broker: Bro
     assert committed(kcodec_broker, topic) == [b"later"]
 
 
-def test_a_block_that_cannot_begin_leaves_the_transaction_of_another_task(kcodec_broker: Broker) -> None:
-    """Two tasks wait for the first transaction. Only one of them gets it, and the error of the other has no effect."""
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_begin_that_fails_leaves_the_transaction_of_another_task(
+    is_cancelled: bool, kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one task waits for its transaction, another one begins its own. The end of the wait does not affect it."""
     topic = kcodec_broker.create_topic()
+
+    def waiting_begin(timeout: float | None, partitions: Any) -> Flow[Any]:
+        yield from sleep(EARLY_SECONDS)
+        raise DeliveryTimeoutError("late")
 
     async def run() -> None:
         async with aio.Producer(
-            bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="two-tasks"
+            bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=f"other-{is_cancelled}"
         ) as producer:
-            refused: list[BaseException] = []
-            committed_by: list[bool | None] = []
-
-            async def block(number: int) -> None:
-                try:
-                    async with producer.transaction() as txn:
-                        await txn.send(topic, b"%d" % number)
-                        await asyncio.sleep(EARLY_SECONDS)
-                        assert not txn._current.is_abandoned
-                        await txn.send(topic, b"%d" % number)
-                    committed_by.append(txn.committed)
-                except TransactionStateError as error:
-                    refused.append(error)
-
-            await asyncio.gather(block(0), block(1))
-            assert len(refused) == 1
-            assert committed_by == [True]
-
-    asyncio.run(run())
-    values = committed(kcodec_broker, topic)
-    assert len(values) == 2
-    assert values[0] == values[1]
-
-
-def test_a_cancelled_begin_leaves_the_transaction_of_another_task(kcodec_broker: Broker) -> None:
-    topic = kcodec_broker.create_topic()
-
-    async def run() -> None:
-        async with aio.Producer(
-            bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="cancelled-begin"
-        ) as producer:
-            rule = kcodec_broker.faults.add("InitProducerId", delay_ms=DELAY_MS, count=1)
-            waiting = asyncio.create_task(producer.transaction().__aenter__())
-            await asyncio.sleep(EARLY_SECONDS)
-            other = producer.transaction()
-            begun = asyncio.create_task(other.__aenter__())
-            await asyncio.sleep(0)
-            manager = producer._manager()
-            while manager.state.name != "IN_TRANSACTION":
+            await producer.init_transactions()
+            with monkeypatch.context() as patch:
+                patch.setattr(producer._manager(), "begin", waiting_begin)
+                with_partitions = producer.transaction(partitions=[TopicPartition(topic, 0)])
+                waiting = asyncio.create_task(with_partitions.__aenter__())
                 await asyncio.sleep(0)
-            waiting.cancel()
-            results = await asyncio.gather(waiting, begun, return_exceptions=True)
-            assert sum(isinstance(one, BaseException) for one in results) >= 1
-            kcodec_broker.faults.remove(rule)
-            if results[1] is other:
-                assert manager.newest is not None
-                assert not manager.newest.is_abandoned
-                await other.send(topic, b"kept")
-                await other.__aexit__(None, None, None)
-                assert other.committed
+            async with producer.transaction() as txn:
+                if is_cancelled:
+                    waiting.cancel()
+                with pytest.raises((DeliveryTimeoutError, asyncio.CancelledError)):
+                    await waiting
+                assert not txn._current.is_abandoned
+                await txn.send(topic, b"kept")
+            assert txn.committed
 
     asyncio.run(run())
+    assert committed(kcodec_broker, topic) == [b"kept"]
 
 
 @pytest.mark.parametrize("kind", ["producer", "session"])
