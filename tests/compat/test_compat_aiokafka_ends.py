@@ -20,9 +20,7 @@ def test_a_block_whose_start_is_cancelled_stops_the_consumer(kcodec_broker: Brok
 
     async def main() -> None:
         kcodec_broker.faults.add("SyncGroup", delay_ms=1000, count=1)
-        consumer = AIOKafkaConsumer(
-            topic, bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=topic, **SESSION
-        )
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=topic, **SESSION)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.4), consumer:
                 pass

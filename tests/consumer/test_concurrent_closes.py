@@ -105,9 +105,7 @@ def test_a_later_close_waits_no_longer_than_its_timeout(kind: str, kcodec_broker
 
 
 @KINDS
-def test_a_close_ends_when_the_one_that_it_waits_for_is_cancelled(
-    kind: str, kcodec_broker: Broker, topic: str
-) -> None:
+def test_a_close_ends_when_the_one_that_it_waits_for_is_cancelled(kind: str, kcodec_broker: Broker, topic: str) -> None:
     async def main() -> None:
         client = await open_aio(kind, kcodec_broker, topic)
         slow_end(kcodec_broker)

@@ -123,9 +123,7 @@ def test_a_begin_that_fails_leaves_the_transaction_of_another_task(
 
 
 @pytest.mark.parametrize("kind", ["producer", "session"])
-def test_a_block_that_is_entered_again_after_an_interruption_is_not_abandoned(
-    kind: str, kcodec_broker: Broker
-) -> None:
+def test_a_block_that_is_entered_again_after_an_interruption_is_not_abandoned(kind: str, kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic()
 
     async def run() -> None:

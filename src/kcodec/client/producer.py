@@ -205,8 +205,8 @@ class Producer(ProducerBase):
         partition: Number of the partition. None: the option `partitioner` selects it. By default, the key determines
             the partition (murmur2, as in Java), and a record without a key goes to the partition whose batch the
             producer is filling.
-        timestamp: Timestamp in milliseconds since 1970. None: the current time. The first one that looks like seconds is
-            logged as a WARNING.
+        timestamp: Timestamp in milliseconds since 1970. None: the current time. If a number looks like seconds, a
+            WARNING is logged once.
         on_delivery: Function that is called once, on the producer's I/O thread, when the outcome of the record
             is known. Its arguments are the RecordMetadata and None, or None and the error of the record, which then
             counts as retrieved. It must not block. If it raises an exception, the exception is logged, and the error of

@@ -186,7 +186,7 @@ class ServedConsumer(Consumer):
         for task in (self._serving, self._assigning):
             if task is not None:
                 task.cancel()
-        self._io_loop.abandon(self._farewell())
+        self._io_loop.abandon(self._last_flow())
 
     async def _serve(self) -> None:
         """Call the callbacks of rebalances."""

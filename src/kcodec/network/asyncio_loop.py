@@ -118,28 +118,32 @@ class AsyncioLoop(IoLoop):
             for task in list(self._tasks):
                 task.cancel()
 
-    def abandon(self, farewell: Flow[None] | None) -> None:
+    def abandon(self, last_flow: Flow[None] | None) -> None:
         """Close the client soon, because the program has no more references to its object and has not closed it. Any
         thread may call this. Further calls do nothing.
 
-        farewell: A flow to run before. It has its own time limit.
+        last_flow: A flow to run before. It has its own time limit.
         """
         loop = self._loop
         if self._is_abandoned or self.is_closed or loop is None or loop.is_closed():
             return
         self._is_abandoned = True
         with contextlib.suppress(RuntimeError):  # the event loop was closed in this moment
-            loop.call_soon_threadsafe(self._begin_to_abandon, farewell)
+            loop.call_soon_threadsafe(self._begin_to_abandon, last_flow)
 
-    def _begin_to_abandon(self, farewell: Flow[None] | None) -> None:
+    def _begin_to_abandon(self, last_flow: Flow[None] | None) -> None:
         if self.is_closed:
             return
-        if farewell is None:
+        if last_flow is None:
             self._abandoned()
             return
-        task = self.client.scheduler.spawn(farewell, "farewell")
-        task.when_done(lambda _: self._loop.call_soon(self._abandoned) if self._loop is not None else None)
+        task = self.client.scheduler.spawn(last_flow, "last flow")
+        task.when_done(self._last_flow_ended)
         self.turn()
+
+    def _last_flow_ended(self, task: Task[None]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon(self._abandoned)  # not in a turn of the scheduler
 
     def _abandoned(self) -> None:
         if not self.is_closed:

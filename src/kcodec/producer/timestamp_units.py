@@ -22,9 +22,9 @@ def warn_of_seconds(topic: str, timestamp: int) -> bool:
     if number is None or not FIRST_SECONDS <= number < END_OF_SECONDS:
         return False
     log.warning(
-        "topic %r: the timestamp %d is probably in seconds: in seconds it is %s, but send() takes milliseconds, and then "
-        "it is %s, and the retention of the topic may delete the record immediately. Pass int(time.time() * 1000), or "
-        "omit the timestamp to use the current time. This producer logs this only once",
+        "topic %r: the timestamp %d is probably in seconds (%s), but send() takes milliseconds (%s), so that the "
+        "retention of the topic may delete the record immediately; pass int(time.time() * 1000), or omit the timestamp "
+        "to use the current time. This producer logs this only once",
         topic,
         number,
         _date(number * 1000),

@@ -436,7 +436,7 @@ class Consumer(ClientBase):
 
     if True:  # ASYNC
 
-        def _farewell(self) -> Flow[None]:
+        def _last_flow(self) -> Flow[None]:
             return self._core.leave_forgotten()
 
     def __repr__(self) -> str:

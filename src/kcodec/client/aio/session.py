@@ -543,7 +543,7 @@ class GroupTransactSession(ClientBase):
 
     if True:  # ASYNC
 
-        def _farewell(self) -> Flow[None]:
+        def _last_flow(self) -> Flow[None]:
             return self._core.leave_forgotten()
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
@@ -39,7 +40,7 @@ def read_topic(
     # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
     # SYNC: "when the block begins, or with the first batch" -> "when this is called"
     # SYNC: "One task iterates" -> "One thread iterates"
-    # SYNC: "partitions. If a request for a batch was cancelled, or its timeout has passed, the next one continues. No record is lost or repeated." -> "partitions."
+    # SYNC: "After the cancellation or the timeout of a request for a batch, the next request continues." -> ""
     # SYNC: "With the block, or the first batch, raise" -> "Raise"
     """Read a range of a topic as Arrow batches, and stop at its end. No group is used, and no offset is committed.
 
@@ -69,8 +70,7 @@ def read_topic(
     ends exactly at `end`, even if only markers, aborted records or compacted offsets precede it.
 
     One task iterates over a read. To share the work among several, call `read_topic` for each of them, with other
-    partitions. If a request for a batch was cancelled, or its timeout has passed, the next one continues. No record is
-    lost or repeated.
+    partitions. After the cancellation or the timeout of a request for a batch, the next request continues.
 
     Raise TypeError or ValueError if an argument is invalid.
     With the block, or the first batch, raise BrokerError if the topic or a partition does not exist, or if `start` is
@@ -219,8 +219,8 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             self._is_done = True
             return
         if True:  # ASYNC
-            decode = copy_context().run, reading.decode, response
-            self._decoding = asyncio.get_running_loop().run_in_executor(None, *decode)
+            decode = partial(copy_context().run, reading.decode, response)
+            self._decoding = asyncio.get_running_loop().run_in_executor(None, decode)
             await self._decoded(self._decoding)
         else:
             self._error = reading.decode(response)

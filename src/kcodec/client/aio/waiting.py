@@ -135,7 +135,7 @@ class ClientBase(NotPickled):
         self._start()
         return self
 
-    def _farewell(self) -> Flow[None] | None:
+    def _last_flow(self) -> Flow[None] | None:
         """Return a flow to run before the client ends because its object is garbage collected. The flow must not refer
         to the object."""
         return None
@@ -145,7 +145,7 @@ class ClientBase(NotPickled):
         if io_loop is not None and self._is_started and not io_loop.is_closed:
             self._log_lost()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
-            io_loop.abandon(self._farewell())
+            io_loop.abandon(self._last_flow())
 
 
 # Producers
