@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,34 @@ def fastapi_problems() -> list[str]:
     from fastapi.testclient import TestClient  # type: ignore[import-not-found,unused-ignore]
 
     text = (DOCS / "how-to" / "fastapi.md").read_text(encoding="utf-8")
-    first, _second = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    first, second = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     with ApacheKafka() as kafka:
         kafka.create_topic("orders", partitions=1)
         os.environ["SERVERS"] = kafka.bootstrap_servers
         names: dict[str, Any] = {"__name__": "app"}
-        exec(compile(first, "fastapi.md", "exec"), names)
+        exec(compile(first + second, "fastapi.md", "exec"), names)
         with TestClient(names["app"]) as client:
             responses = [client.post(f"/orders/{number}", json={"item": "book"}) for number in range(3)]
+        handled: list[int] = []
+        has_all = threading.Event()
+
+        async def handle(record: Any) -> None:
+            handled.append(record.offset)
+            if len(handled) == 1:
+                raise ValueError("the first call fails")
+            if record.offset == 2:
+                has_all.set()
+
+        consuming = names["FastAPI"](lifespan=names["lifespan_with_consumer"])
+        consuming.state.handle = handle
+        with TestClient(consuming):
+            has_all.wait(60)
     found = [(response.status_code, response.json()) for response in responses]
     expected = [(201, {"partition": 0, "offset": number}) for number in range(3)]
-    return [] if found == expected else [f"expected {expected}, got {found}"]
+    problems = [] if found == expected else [f"expected {expected}, got {found}"]
+    if handled != [0, 0, 1, 2]:
+        problems.append(f"the consumer in the background has handled the offsets {handled}")
+    return problems
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ responses of the APIs in `withheld` never arrive. So each call ends at an exact 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -98,7 +99,7 @@ class VirtualTime:
             def locked(self) -> bool:
                 return self._is_held
 
-        threads = SimpleNamespace(Lock=Lock)
+        threads = SimpleNamespace(Lock=Lock, RLock=threading.RLock)
         for module in (producer, consumer, session, admin, shared):
             patch.setattr(module, "IoLoop", lambda client: VirtualIoLoop(world, client))
         for module in (client_module, producer, consumer, session, admin, shared):

@@ -22,7 +22,7 @@ from kcodec.arguments import check_callbacks, check_timeout
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
-from kcodec.client.waiting import ClientBase, IoLoop, core_lock
+from kcodec.client.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.flow import Flow, join, spawn
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
@@ -111,6 +111,7 @@ class Consumer(ClientBase):
         self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
         self._io_loop = IoLoop(self._client)
         self._polling = threading.Lock()
+        self._close_lock = close_lock()
         self._is_closing = False
         self._core = ConsumerCore(
             self._options.settings(client_options),
@@ -382,7 +383,7 @@ class Consumer(ClientBase):
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Commit the positions if commits are automatic, revoke all partitions, leave the group and close the
-        connections. Further calls have no effect.
+        connections. Further calls have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds.
 
@@ -400,14 +401,20 @@ class Consumer(ClientBase):
         if self._io_loop.is_closed or (self._is_closing and callers):
             return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
-        self._is_closing = True
-        try:
-            if self._is_started:
-                closing = self._core.close(timeout, callers)
-                flow = announced(closing, error, timeout, self._leaving_text, "kcodec.consumer", is_always=True)
-                self._run_with_callbacks(flow, timeout, "close()")
-        finally:
-            self._io_loop.close()
+        if not wait_for_close(self._close_lock, timeout):
+            return  # the other call closes it
+        with self._close_lock:
+            # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
+            if self._io_loop.is_closed or self._is_closing:
+                return
+            self._is_closing = True
+            try:
+                if self._is_started:
+                    closing = self._core.close(timeout, callers)
+                    flow = announced(closing, error, timeout, self._leaving_text, "kcodec.consumer", is_always=True)
+                    self._run_with_callbacks(flow, timeout, "close()")
+            finally:
+                self._io_loop.close()
 
     def _leaving_text(self) -> str:
         """Return a text that describes what `close` waits for."""

@@ -39,6 +39,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.on_delivery import call_on_delivery, refuse_on_delivery
+from kcodec.producer.timestamp_units import END_OF_SECONDS, FIRST_SECONDS, warn_of_seconds
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Producer(ProducerBase):
 
         self._options: ProducerConfig = own
         self._partitioner = own.partitioner if callable(own.partitioner) else None
+        self._is_unit_reported = False
         self._prepares = not (own.key_serializer is None is own.value_serializer and self._partitioner is None)
         self._client = client
         self._io_loop = io_loop
@@ -204,7 +206,8 @@ class Producer(ProducerBase):
         partition: Number of the partition. None: the option `partitioner` selects it. By default, the key determines
             the partition (murmur2, as in Java), and a record without a key goes to the partition whose batch the
             producer is filling.
-        timestamp: Timestamp in milliseconds since 1970. None: the current time.
+        timestamp: Timestamp in milliseconds since 1970. None: the current time. If a number looks like seconds, a
+            WARNING is logged once.
         on_delivery: Function that is called once, on the producer's I/O thread, when the outcome of the record
             is known. Its arguments are the RecordMetadata and None, or None and the error of the record, which then
             counts as retrieved. It must not block. If it raises an exception, the exception is logged, and the error of
@@ -228,6 +231,8 @@ class Producer(ProducerBase):
                 partition = self._called_partition(topic, key)
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
+        if timestamp is not None and (type(timestamp) is not int or FIRST_SECONDS <= timestamp < END_OF_SECONDS):
+            self._check_unit(topic, timestamp)
         try:
             delivery: Delivery | None = self._append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
@@ -238,6 +243,11 @@ class Producer(ProducerBase):
             self._rejected(topic, partition, error)
             raise
         return delivery
+
+    def _check_unit(self, topic: str, timestamp: int) -> None:
+        """Log a warning, once for each producer, about a timestamp that is probably in seconds."""
+        if not self._is_unit_reported:
+            self._is_unit_reported = warn_of_seconds(topic, timestamp)
 
     def send_and_wait(
         self,

@@ -59,13 +59,15 @@ def read_ranges(
     Raise BrokerError if a topic or a partition does not exist.
 
     While reading, raise OffsetOutOfRangeError or LogTruncationError if offsets are missing, and the errors of
-    `read_topic`.
+    `read_topic`. One thread iterates over a read, as for `read_topic`.
     """
     return RangeRecords.of(RangeReading(ranges, spark_layout, on_missing, options, _clients))
 
 
 class RangeRecords(BoundedRecords[RangeReading]):
     """A read of ranges in progress: iterate over it once, or give it to what takes ``__arrow_c_stream__``.
+
+    One thread iterates over it. If another thread requests a batch at the same time, this raises RuntimeError.
 
     It ends after the last batch, after an error, by `close`, and at the end of the `with` block. Its connections
     are kept for other calls.
@@ -77,12 +79,14 @@ class RangeRecords(BoundedRecords[RangeReading]):
 
     def _open_reading(self) -> None:
         reading = self._reading
-        pooled, surplus = _clients.take(reading.client_options, reading.config)
-        self._pooled = pooled
-        self._io_loop = pooled.io_loop
-        for other in surplus:
-            _close(other)
-        self._run(reading.open(pooled.io_loop.client))
+        if self._pooled is None:
+            pooled, surplus = _clients.take(reading.client_options, reading.config)
+            self._pooled = pooled
+            self._io_loop = pooled.io_loop
+            for other in surplus:
+                _close(other)
+        if not reading.is_begun:
+            self._run(reading.open(self._pooled.io_loop.client))
 
     @property
     def ranges(self) -> tuple[RangeProgress, ...]:

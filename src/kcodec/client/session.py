@@ -29,7 +29,7 @@ from kcodec.client.interruption import (
 )
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.producer import Delivery, Producer, TableDelivery
-from kcodec.client.waiting import ClientBase, IoLoop, core_lock
+from kcodec.client.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
@@ -75,6 +75,17 @@ class _SessionProducer(Producer):
         return id_manager
 
 
+class _SessionBeginning:
+    """One attempt to begin a transaction with a block."""
+
+    def __init__(self) -> None:
+        self.is_interrupted = False
+
+    def is_gone(self) -> bool:
+        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
+        return self.is_interrupted
+
+
 class SessionTransaction:
     """A transaction of a session, to use as a block. The offsets of the records that it polls and the records that it
     sends are committed together, or not at all.
@@ -96,7 +107,6 @@ class SessionTransaction:
         self._flows = session._flows
         self._timeout = timeout
         self._block: SessionBlock | None = None
-        self._is_interrupted = False
 
     def __enter__(self) -> SessionTransaction:
         if self._block is not None:
@@ -107,16 +117,17 @@ class SessionTransaction:
             )
         self._flows.check_idle()
         session = self._session
+        beginning = _SessionBeginning()
         try:
             with session._producer._lock:
                 is_closed = session._producer._core.is_closed
-                block = None if is_closed else self._flows.begin_at_once(self._is_gone)
+                block = None if is_closed else self._flows.begin_at_once(beginning.is_gone)
             if block is None:
-                block = session._run(self._flows.begin(self._timeout, self._is_gone))
+                block = session._run(self._flows.begin(self._timeout, beginning.is_gone))
             self._block = block
             return self
         except BaseException:  # such as a cancellation: if the transaction begins nevertheless, it is abandoned
-            self._is_interrupted = True
+            beginning.is_interrupted = True
             raise
 
     def __exit__(
@@ -221,10 +232,6 @@ class SessionTransaction:
         that it has read. The end of the block then aborts it, so the program can leave the block early."""
         return self._block is not None and self._block.failed is not None
 
-    def _is_gone(self) -> bool:
-        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
-        return self._is_interrupted
-
     @property
     def _current(self) -> SessionBlock:
         if self._block is None:
@@ -306,6 +313,8 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
+        self._close_lock = close_lock()
+        self._is_closing = False
         group_id = taken.consumer.group_id
         assert group_id is not None
         self._flows = GroupSession(self._producer._manager(), taken.times, group_id)
@@ -452,7 +461,7 @@ class GroupTransactSession(ClientBase):
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
-        have no effect.
+        have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks.
 
@@ -465,9 +474,19 @@ class GroupTransactSession(ClientBase):
         self._end(timeout, None)
 
     def _end(self, timeout: float, error: BaseException | None) -> None:
-        if self._io_loop.is_closed:
-            return
+        if self._io_loop.is_closed or (self._is_closing and self._core.callbacks.callers()):
+            return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
+        if not wait_for_close(self._close_lock, timeout):
+            return  # the other call closes it
+        with self._close_lock:
+            # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
+            if self._io_loop.is_closed or self._is_closing:
+                return
+            self._is_closing = True
+            self._close_once(timeout, error)
+
+    def _close_once(self, timeout: float, error: BaseException | None) -> None:
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:

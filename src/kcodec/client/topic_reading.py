@@ -48,6 +48,8 @@ class BoundedReading:
         self.row_error: DeserializationError | None = None
         self._records: list[Record] = []
         self._read: BoundedRead | None = None
+        #: The response to decode. It is kept until then, because a call that gets it may be cancelled.
+        self._response: FetchedResponse | None = None
         #: The partition of the last response, the offset at which its records begin, and whether it is being decoded.
         self._partition: PartitionRead | None = None
         self._decoded_from = 0
@@ -62,7 +64,14 @@ class BoundedReading:
     def next_response(self) -> Flow[FetchedResponse | None]:
         """Return the next response to decode, or None at the end."""
         assert self._read is not None
-        return (yield from self._read.next_response())
+        if self._response is None:
+            self._response = yield from self._read.next_response()
+        return self._response
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the fetches were started."""
+        return self._read is not None
 
     def decode(self, response: FetchedResponse) -> DecodeError | None:
         """Add the chunks of a response to `ready`, and return the error to raise after them.
@@ -70,6 +79,7 @@ class BoundedReading:
         The cancellation of a call does not end the thread that decodes. The chunks are added to `ready` nevertheless,
         and until then they do not count as progress.
         """
+        self._response = None
         if self._partition is not None:
             self._partition.undelivered = None
         self._partition = partition = response.partition

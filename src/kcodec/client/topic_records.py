@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from kcodec import _fast
-from kcodec._fast import ColumnsSchema, Counts, DecodedRecords, Record
+from kcodec._fast import ColumnsSchema, Counts, DecodedRecords, Delivery, Record, RecordIterator
 from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.errors import DecodeError
@@ -60,6 +61,9 @@ def read_topic(
     Offsets increase within each partition. The memory used is at most fetch_ahead_max_bytes and one batch. The read
     ends exactly at `end`, even if only markers, aborted records or compacted offsets precede it.
 
+    One thread iterates over a read. To share the work among several, call `read_topic` for each of them, with other
+    partitions.
+
     Raise TypeError or ValueError if an argument is invalid.
     Raise BrokerError if the topic or a partition does not exist, or if `start` is
     not in the log.
@@ -83,6 +87,7 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
         self._reading = reading
         self._is_done = False
         self._error: DecodeError | None = None
+        self._iterating = threading.Lock()
 
     @classmethod
     def of(cls, reading: R) -> Self:
@@ -105,6 +110,14 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
         self._reading.failure = error
         self.close()
 
+    def _check_alone(self) -> None:
+        """Raise RuntimeError while another call for the next batch is in progress."""
+        if self._iterating.locked():
+            raise RuntimeError(
+                "another call waits for the next batch: one thread iterates over a read; to share the work, call "
+                "read_topic or read_ranges for each, with other partitions or ranges"
+            )
+
     def __next__(self) -> DecodedRecords:
         reading = self._reading
         if reading.has_rows:
@@ -112,18 +125,20 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
                 f"rows() has not returned all records of a batch of {reading.describe()}: call rows() again for the "
                 "rest of the batch, as the next batch begins after them"
             )
-        try:
-            while not reading.ready and not self._is_done:
-                self._read_more()
-        except BaseException as error:
-            self._fail(error)
-            raise
-        if not reading.ready:
-            self.close()
-            if (early := reading.closed_early()) is not None:
-                raise early
-            raise StopIteration
-        return reading.ready.popleft()
+        self._check_alone()
+        with self._iterating:  # no signal, such as that of Ctrl-C, is handled between the lock and its block
+            try:
+                while not reading.ready and not self._is_done:
+                    self._read_more()
+            except BaseException as error:
+                self._fail(error)
+                raise
+            if not reading.ready:
+                self.close()
+                if (early := reading.closed_early()) is not None:
+                    raise early
+                raise StopIteration
+            return reading.ready.popleft()
 
     def rows(self) -> Iterator[Record]:
         """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
@@ -132,18 +147,18 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
         fails, after all records before it. With on_error="skip" the record is logged and skipped instead. An error ends
         the read. After a `break`, another call continues with the next record.
         """
+        return RecordIterator(self._next_rows)
+
+    def _next_rows(self) -> Delivery:
         reading = self._reading
-        while True:
-            for record in reading.rows:  # noqa: RUF100, UP028  in async, too
-                yield record
+        if not reading.has_rows:
             if reading.row_error is not None:
                 self._fail(reading.row_error)
                 raise reading.row_error
-            try:
-                batch = self.__next__()
-            except StopIteration:
-                return
-            reading.take_rows(batch)
+            reading.take_rows(self.__next__())
+        found = Delivery()
+        found.records = reading.rows
+        return found
 
     @property
     def skipped_records(self) -> int:
@@ -202,6 +217,8 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
 class TopicRecords(BoundedRecords[TopicReading]):
     """A read of a topic in progress: iterate over it once, or give it to what takes ``__arrow_c_stream__``.
 
+    One thread iterates over it. If another thread requests a batch at the same time, this raises RuntimeError.
+
     Its connections are closed after the last batch, after an error, by `close`, and at the end of the `with`
     block.
     """
@@ -211,7 +228,8 @@ class TopicRecords(BoundedRecords[TopicReading]):
         self._io_loop = IoLoop(reading.client)
 
     def _open_reading(self) -> None:
-        self._run(self._reading.open())
+        if not self._reading.is_begun:
+            self._run(self._reading.open())
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:

@@ -63,6 +63,23 @@ def core_lock(io_loop: IoLoop) -> SendLock:
     return lock
 
 
+def close_lock() -> threading.RLock:
+    """Return a lock for the close of a client. A signal handler that interrupts the close can take it, too."""
+    return threading.RLock()
+
+
+def wait_for_close(lock: threading.RLock, seconds: float) -> bool:
+    """Wait until no other thread closes the client, for at most `seconds`. Return whether that is so."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = max(deadline - time.monotonic(), 0.0)
+        if lock.acquire(timeout=step_seconds(left) or left):
+            lock.release()
+            return True
+        if left <= 0:
+            return False
+
+
 class ClientBase(NotPickled):
     """An object with an I/O thread. The thread starts with the first flow or with `_start`."""
 

@@ -143,6 +143,7 @@ class AIOKafkaConsumer:
         if self._closed is False and self._is_started:
             warnings.warn(f"Unclosed AIOKafkaConsumer {self!r}", ResourceWarning, stacklevel=2, source=self)
             self._loop.call_exception_handler({"consumer": self, "message": "Unclosed AIOKafkaConsumer"})
+            self._kcodec.abandon()
 
     # Beginning and end
 
@@ -184,7 +185,15 @@ class AIOKafkaConsumer:
                 await self._kcodec.end(error)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException as error:
+            if self._is_started:  # no block will stop the consumer
+                try:
+                    await self._stop(error)
+                except Exception as failed:  # noqa: BLE001  `error` is raised, as it matters more
+                    error.add_note(f"stopping the consumer failed, too: {failed}")
+            raise
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:

@@ -181,10 +181,15 @@ class AIOKafkaProducer:
     async def _stop(self, error: BaseException | None) -> None:
         if not self._closed:
             self._closed = True
-            if self._steps:
-                await asyncio.wait(self._steps)
-            with as_aiokafka_errors():
-                await self._kcodec.end(error)
+            try:
+                if self._steps:
+                    await asyncio.wait(self._steps)
+            except BaseException as interruption:
+                error = interruption
+                raise
+            finally:
+                with as_aiokafka_errors():
+                    await self._kcodec.end(error)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -173,6 +173,21 @@ class ServedConsumer(Consumer):
         else:
             await self.__aexit__(type(error), error, error.__traceback__)
 
+    def abandon(self) -> None:
+        """End soon, because the program has dropped its consumer without `stop`. Any thread may call this. The
+        background tasks refer to this object, so it is not garbage collected before they end."""
+        loop = self._io_loop.loop
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the event loop was closed in this moment
+                loop.call_soon_threadsafe(self._abandon)
+
+    def _abandon(self) -> None:
+        self._is_ending = True
+        for task in (self._serving, self._assigning):
+            if task is not None:
+                task.cancel()
+        self._io_loop.abandon(self._last_flow())
+
     async def _serve(self) -> None:
         """Call the callbacks of rebalances."""
         while not self._io_loop.is_closed:

@@ -461,6 +461,13 @@ class ConsumerCore:
                 if is_current and self._selections == selections:
                     self.remove(list(self.assignment.partitions))
 
+    def leave_forgotten(self) -> Flow[None]:
+        """Leave the group without a commit and without callbacks, because the application has dropped the consumer
+        without closing it. Nothing is known about the records that it has processed."""
+        membership, self.membership = self.membership, None
+        if membership is not None:
+            yield from membership.leave(LEAVING_SECONDS, "the application did not close the consumer")
+
     def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:
         """Return the partitions for which one of these callbacks is on_revoked, and a revocation waits for it."""
         handler = self.handler

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -30,7 +31,7 @@ class AsyncioLoop(IoLoop):
         self._timer: asyncio.TimerHandle | None = None
         #: By the client's clock; the timer fires then or earlier than the next flow is due.
         self._timer_due = _NEVER
-        self._is_turning = False
+        self._is_turning = self._is_abandoned = False
         self._tasks: set[asyncio.Future[Any]] = set()
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -102,16 +103,54 @@ class AsyncioLoop(IoLoop):
             return
         if self._loop is not None:
             self.check_wait()
+        self._end(TransportError("the client was closed"))
+        if self._loop is not None:
+            await asyncio.sleep(0)
+
+    def _end(self, reason: TransportError) -> None:
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         if self._loop is not None:
             self.client.stop()
             self.client.scheduler.run_ready()
-            self._give_up(TransportError("the client was closed"))
+            self._give_up(reason)
             for task in list(self._tasks):
                 task.cancel()
-            await asyncio.sleep(0)
+
+    def abandon(self, last_flow: Flow[None] | None) -> None:
+        """Close the client soon, because the program has no more references to its object and has not closed it. Any
+        thread may call this. Further calls do nothing.
+
+        last_flow: A flow to run before. It has its own time limit.
+        """
+        loop = self._loop
+        if self._is_abandoned or self.is_closed or loop is None or loop.is_closed():
+            return
+        self._is_abandoned = True
+        with contextlib.suppress(RuntimeError):  # the event loop was closed in this moment
+            loop.call_soon_threadsafe(self._begin_to_abandon, last_flow)
+
+    def _begin_to_abandon(self, last_flow: Flow[None] | None) -> None:
+        if self.is_closed:
+            return
+        if last_flow is None:
+            self._abandoned()
+            return
+        task = self.client.scheduler.spawn(last_flow, "last flow")
+        task.when_done(self._last_flow_ended)
+        self.turn()
+
+    def _last_flow_ended(self, task: Task[None]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon(self._abandoned)  # not in a turn of the scheduler
+
+    def _abandoned(self) -> None:
+        if not self.is_closed:
+            reason = TransportError("the client was garbage collected without a call of close()")
+            self._end(reason)
+            for callback in self.client.on_crash:
+                callback(reason)
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -171,12 +210,18 @@ class AsyncioLoop(IoLoop):
     def _give_up(self, error: BaseException) -> None:
         for waiter in list(self._running):
             if not waiter.done():
-                waiter.set_exception(TransportError(f"the call was cancelled: {error}"))
+                waiter.set_exception(TransportError(f"the call was cancelled: {str(error) or repr(error)}"))
+                waiter.exception()  # retrieved, also if Ctrl-C ends the event loop before the caller gets it
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
         """Run a function on the loop's executor. `done` is called with its result on the loop."""
         assert self._loop is not None
-        future = self._loop.run_in_executor(None, function)
+        try:
+            future = self._loop.run_in_executor(None, function)
+        except RuntimeError as error:  # the executor was shut down, because the event loop ends
+            refusal = TransportError(f"a function could not be run in a thread of the event loop: {error}")
+            self.client.scheduler.call_soon(lambda: done(None, refusal))
+            return
         self._keep(future)
 
         def ended(future: asyncio.Future[Any]) -> None:
@@ -221,6 +266,8 @@ class AsyncioLoop(IoLoop):
                 else:
                     return
         except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port
+            failure = error
+        except RuntimeError as error:  # the executor was shut down, because the event loop ends
             failure = error
         connection.closed(failure)
         self.turn()

@@ -86,7 +86,8 @@ class Client:
 
     def crash(self, error: BaseException) -> None:
         """Stop the client after a failure of its I/O loop."""
-        log.critical("the I/O loop of this client failed: %s", error, exc_info=error)
+        if not isinstance(error, KeyboardInterrupt | SystemExit):  # these end the program, and are raised there
+            log.critical("the I/O loop of this client failed: %s", str(error) or repr(error), exc_info=error)
         for callback in self.on_crash:
             callback(error)
 

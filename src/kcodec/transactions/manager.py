@@ -160,6 +160,7 @@ class TransactionManager:
                 yield from wait(context.changed, left)
         except GeneratorExit:
             context.give_up("its partitions were not added because the begin was interrupted")
+            self.abandon(transaction)
             raise
         except KcodecError as error:
             context.give_up("its partitions were not added")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 
 from kcodec._fast import AsyncRecordIterator
 from kcodec.arguments import check_callbacks, check_timeout
-from kcodec.client.aio.waiting import ClientBase, IoLoop, core_lock
+from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
@@ -120,6 +120,7 @@ class Consumer(ClientBase):
         self._client.cluster.allow_auto_topic_creation = self._options.allow_auto_create_topics
         self._io_loop = IoLoop(self._client)
         self._polling = threading.Lock()
+        self._close_lock = close_lock()
         self._is_closing = False
         self._core = ConsumerCore(
             self._options.settings(client_options),
@@ -408,7 +409,7 @@ class Consumer(ClientBase):
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
         """Commit the positions if commits are automatic, revoke all partitions, leave the group and close the
-        connections. Further calls have no effect.
+        connections. Further calls have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds.
 
@@ -426,14 +427,20 @@ class Consumer(ClientBase):
         if self._io_loop.is_closed or (self._is_closing and callers):
             return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
-        self._is_closing = True
-        try:
-            if self._is_started:
-                closing = self._core.close(timeout, callers)
-                flow = announced(closing, error, timeout, self._leaving_text, "kcodec.consumer", is_always=True)
-                await self._run_with_callbacks(flow, timeout, "close()")
-        finally:
-            await self._io_loop.close()
+        if not await wait_for_close(self._close_lock, timeout):
+            return  # the other call closes it
+        async with self._close_lock:
+            # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
+            if self._io_loop.is_closed or self._is_closing:
+                return
+            self._is_closing = True
+            try:
+                if self._is_started:
+                    closing = self._core.close(timeout, callers)
+                    flow = announced(closing, error, timeout, self._leaving_text, "kcodec.consumer", is_always=True)
+                    await self._run_with_callbacks(flow, timeout, "close()")
+            finally:
+                await self._io_loop.close()
 
     def _leaving_text(self) -> str:
         """Return a text that describes what `close` waits for."""
@@ -447,6 +454,11 @@ class Consumer(ClientBase):
             self._core.take_back_uncompleted()
         limit = limited_seconds(error)
         await self._end(CLOSE_SECONDS if limit is None else limit, error)
+
+    if True:  # ASYNC
+
+        def _last_flow(self) -> Flow[None]:
+            return self._core.leave_forgotten()
 
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"

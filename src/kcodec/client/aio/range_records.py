@@ -35,6 +35,7 @@ def read_ranges(
     # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
     # SYNC: "With the block, or the first batch, raise" -> "Raise"
     # SYNC: "its event loop ends" -> "the process exits"
+    # SYNC: "One task iterates" -> "One thread iterates"
     """Read ranges of offsets, of any topics, as Arrow batches. No group is used, and no offset is committed.
 
         planned = [OffsetRange("orders", 0, 500, 900), OffsetRange("payments", 3, 0, 120)]
@@ -63,7 +64,7 @@ def read_ranges(
     With the block, or the first batch, raise BrokerError if a topic or a partition does not exist.
 
     While reading, raise OffsetOutOfRangeError or LogTruncationError if offsets are missing, and the errors of
-    `read_topic`.
+    `read_topic`. One task iterates over a read, as for `read_topic`.
     """
     # SYNC: "RangeRecords(" -> "RangeRecords.of("
     return RangeRecords(RangeReading(ranges, spark_layout, on_missing, options, _clients))
@@ -71,7 +72,11 @@ def read_ranges(
 
 class RangeRecords(BoundedRecords[RangeReading]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
+    # SYNC: "One task iterates over it." -> "One thread iterates over it."
+    # SYNC: "If another task requests" -> "If another thread requests"
     """A read of ranges in progress: iterate over it once.
+
+    One task iterates over it. If another task requests a batch at the same time, this raises RuntimeError.
 
     It ends after the last batch, after an error, by `close`, and at the end of the `async with` block. Its connections
     are kept for other calls.
@@ -83,19 +88,22 @@ class RangeRecords(BoundedRecords[RangeReading]):
 
     async def _open_reading(self) -> None:
         reading = self._reading
-        if True:  # ASYNC
-            pooled, surplus = _clients.take(reading.client_options, reading.config, asyncio.get_running_loop())
-            self._pooled = pooled
-            if pooled.guard is None:
-                pooled.guard = _close_with_event_loop(pooled.io_loop)
-                await anext(pooled.guard)
-        else:
-            pooled, surplus = _clients.take(reading.client_options, reading.config)
-            self._pooled = pooled
-        self._io_loop = pooled.io_loop
-        for other in surplus:
-            await _close(other)
-        await self._run(reading.open(pooled.io_loop.client))
+        if self._pooled is None:
+            if True:  # ASYNC
+                pooled, surplus = _clients.take(reading.client_options, reading.config, asyncio.get_running_loop())
+                self._pooled = pooled
+                self._io_loop = pooled.io_loop
+                if pooled.guard is None:
+                    pooled.guard = _close_with_event_loop(pooled.io_loop)
+                    await anext(pooled.guard)
+            else:
+                pooled, surplus = _clients.take(reading.client_options, reading.config)
+                self._pooled = pooled
+                self._io_loop = pooled.io_loop
+            for other in surplus:
+                await _close(other)
+        if not reading.is_begun:
+            await self._run(reading.open(self._pooled.io_loop.client))
 
     @property
     def ranges(self) -> tuple[RangeProgress, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
-from kcodec.client.aio.waiting import ClientBase, IoLoop, core_lock
+from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.client.flows import run_in_background
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
@@ -74,6 +74,17 @@ class _SessionProducer(Producer):
         return id_manager
 
 
+class _SessionBeginning:
+    """One attempt to begin a transaction with a block."""
+
+    def __init__(self) -> None:
+        self.is_interrupted = False
+
+    def is_gone(self) -> bool:
+        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
+        return self.is_interrupted
+
+
 class SessionTransaction:
     # SYNC: "If the task is cancelled inside the block, the transaction is aborted before the task ends." -> ""
     """A transaction of a session, to use as a block. The offsets of the records that it polls and the records that it
@@ -97,7 +108,6 @@ class SessionTransaction:
         self._flows = session._flows
         self._timeout = timeout
         self._block: SessionBlock | None = None
-        self._is_interrupted = False
 
     async def __aenter__(self) -> SessionTransaction:
         if self._block is not None:
@@ -108,20 +118,21 @@ class SessionTransaction:
             )
         self._flows.check_idle()
         session = self._session
+        beginning = _SessionBeginning()
         try:
             if True:  # ASYNC
                 session._start()
-                block = None if session._io_loop.is_closed else self._flows.begin_at_once(self._is_gone)
+                block = None if session._io_loop.is_closed else self._flows.begin_at_once(beginning.is_gone)
             else:
                 with session._producer._lock:
                     is_closed = session._producer._core.is_closed
-                    block = None if is_closed else self._flows.begin_at_once(self._is_gone)
+                    block = None if is_closed else self._flows.begin_at_once(beginning.is_gone)
             if block is None:
-                block = await session._run(self._flows.begin(self._timeout, self._is_gone))
+                block = await session._run(self._flows.begin(self._timeout, beginning.is_gone))
             self._block = block
             return self
         except BaseException:  # such as a cancellation: if the transaction begins nevertheless, it is abandoned
-            self._is_interrupted = True
+            beginning.is_interrupted = True
             raise
 
     async def __aexit__(
@@ -226,10 +237,6 @@ class SessionTransaction:
         that it has read. The end of the block then aborts it, so the program can leave the block early."""
         return self._block is not None and self._block.failed is not None
 
-    def _is_gone(self) -> bool:
-        """Return whether the start of the block was interrupted, so that no block will end the transaction."""
-        return self._is_interrupted
-
     @property
     def _current(self) -> SessionBlock:
         if self._block is None:
@@ -313,6 +320,8 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
+        self._close_lock = close_lock()
+        self._is_closing = False
         group_id = taken.consumer.group_id
         assert group_id is not None
         self._flows = GroupSession(self._producer._manager(), taken.times, group_id)
@@ -462,7 +471,7 @@ class GroupTransactSession(ClientBase):
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
-        have no effect.
+        have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks.
 
@@ -475,9 +484,19 @@ class GroupTransactSession(ClientBase):
         await self._end(timeout, None)
 
     async def _end(self, timeout: float, error: BaseException | None) -> None:
-        if self._io_loop.is_closed:
-            return
+        if self._io_loop.is_closed or (self._is_closing and self._core.callbacks.callers()):
+            return  # also if a callback of `close` calls it
         self._io_loop.check_wait()
+        if not await wait_for_close(self._close_lock, timeout):
+            return  # the other call closes it
+        async with self._close_lock:
+            # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
+            if self._io_loop.is_closed or self._is_closing:
+                return
+            self._is_closing = True
+            await self._close_once(timeout, error)
+
+    async def _close_once(self, timeout: float, error: BaseException | None) -> None:
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:
@@ -522,6 +541,11 @@ class GroupTransactSession(ClientBase):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._end(closing_seconds(error, self._client.cluster, CLOSE_SECONDS), error)
+
+    if True:  # ASYNC
+
+        def _last_flow(self) -> Flow[None]:
+            return self._core.leave_forgotten()
 
     def __repr__(self) -> str:
         own = self._options

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterable
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from kcodec import _fast
-from kcodec._fast import ColumnsSchema, Counts, DecodedRecords, Record
+from kcodec._fast import AsyncRecordIterator, ColumnsSchema, Counts, DecodedRecords, Delivery, Record
 from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.errors import DecodeError
@@ -36,6 +39,8 @@ def read_topic(
     # SYNC: "kcodec.client.aio.read_topic" -> "kcodec.read_topic"
     # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
     # SYNC: "when the block begins, or with the first batch" -> "when this is called"
+    # SYNC: "One task iterates" -> "One thread iterates"
+    # SYNC: "After the cancellation or the timeout of a request for a batch, the next request continues." -> ""
     # SYNC: "With the block, or the first batch, raise" -> "Raise"
     """Read a range of a topic as Arrow batches, and stop at its end. No group is used, and no offset is committed.
 
@@ -64,6 +69,9 @@ def read_topic(
     Offsets increase within each partition. The memory used is at most fetch_ahead_max_bytes and one batch. The read
     ends exactly at `end`, even if only markers, aborted records or compacted offsets precede it.
 
+    One task iterates over a read. To share the work among several, call `read_topic` for each of them, with other
+    partitions. After the cancellation or the timeout of a request for a batch, the next request continues.
+
     Raise TypeError or ValueError if an argument is invalid.
     With the block, or the first batch, raise BrokerError if the topic or a partition does not exist, or if `start` is
     not in the log.
@@ -89,23 +97,28 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
         self._reading = reading
         self._is_done = False
         self._error: DecodeError | None = None
+        self._iterating = threading.Lock()
         if True:  # ASYNC
             self._is_open = False
+            #: The response that a thread decodes. If a call is cancelled, the next call waits for the thread.
+            self._decoding: asyncio.Future[DecodeError | None] | None = None
 
     if True:  # ASYNC
 
         async def __aenter__(self) -> Self:
-            await self._open()
+            self._check_alone()
+            with self._iterating:
+                try:
+                    await self._open()
+                except BaseException as error:  # also a cancellation, because no block will close the read
+                    await self._fail(error)
+                    raise
             return self
 
         async def _open(self) -> None:
-            if not self._is_open:
+            if not self._is_open and not self._is_done:
+                await self._open_reading()
                 self._is_open = True
-                try:
-                    await self._open_reading()
-                except BaseException as error:
-                    await self._fail(error)
-                    raise
     else:
 
         @classmethod
@@ -120,7 +133,8 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             return records
 
     async def _open_reading(self) -> None:
-        """Determine the ranges to read, and start the fetches."""
+        # SYNC: "A call after a cancelled one continues." -> ""
+        """Determine the ranges to read, and start the fetches. A call after a cancelled one continues."""
         raise NotImplementedError
 
     async def _fail(self, error: BaseException) -> None:
@@ -129,47 +143,62 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
         self._reading.failure = error
         await self.close()
 
+    def _check_alone(self) -> None:
+        """Raise RuntimeError while another call for the next batch is in progress."""
+        if self._iterating.locked():
+            # SYNC: "one task iterates" -> "one thread iterates"
+            raise RuntimeError(
+                "another call waits for the next batch: one task iterates over a read; to share the work, call "
+                "read_topic or read_ranges for each, with other partitions or ranges"
+            )
+
     async def __anext__(self) -> DecodedRecords:
-        if True:  # ASYNC
-            await self._open()
         reading = self._reading
         if reading.has_rows:
             raise RuntimeError(
                 f"rows() has not returned all records of a batch of {reading.describe()}: call rows() again for the "
                 "rest of the batch, as the next batch begins after them"
             )
-        try:
-            while not reading.ready and not self._is_done:
-                await self._read_more()
-        except BaseException as error:
-            await self._fail(error)
-            raise
-        if not reading.ready:
-            await self.close()
-            if (early := reading.closed_early()) is not None:
-                raise early
-            raise StopAsyncIteration
-        return reading.ready.popleft()
+        self._check_alone()
+        with self._iterating:  # no signal, such as that of Ctrl-C, is handled between the lock and its block
+            try:
+                if True:  # ASYNC
+                    await self._open()
+                while not reading.ready and not self._is_done:
+                    await self._read_more()
+            except BaseException as error:
+                if True:  # ASYNC
+                    if isinstance(error, asyncio.CancelledError):
+                        raise  # the next call continues where this one was cancelled
+                await self._fail(error)
+                raise
+            if not reading.ready:
+                await self.close()
+                if (early := reading.closed_early()) is not None:
+                    raise early
+                raise StopAsyncIteration
+            return reading.ready.popleft()
 
-    async def rows(self) -> AsyncIterator[Record]:
+    def rows(self) -> AsyncIterator[Record]:
+        # SYNC: "`break` or a cancellation" -> "`break`"
         """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
 
         Raise the same errors as the iteration over batches. Raise DeserializationError if the deserializer of a record
         fails, after all records before it. With on_error="skip" the record is logged and skipped instead. An error ends
-        the read. After a `break`, another call continues with the next record.
+        the read. After a `break` or a cancellation, another call continues with the next record.
         """
+        return AsyncRecordIterator(self._next_rows)
+
+    async def _next_rows(self) -> Delivery:
         reading = self._reading
-        while True:
-            for record in reading.rows:  # noqa: RUF100, UP028  in async, too
-                yield record
+        if not reading.has_rows:
             if reading.row_error is not None:
                 await self._fail(reading.row_error)
                 raise reading.row_error
-            try:
-                batch = await self.__anext__()
-            except StopAsyncIteration:
-                return
-            reading.take_rows(batch)
+            reading.take_rows(await self.__anext__())
+        found = Delivery()
+        found.records = reading.rows
+        return found
 
     @property
     def skipped_records(self) -> int:
@@ -178,6 +207,10 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
     async def _read_more(self) -> None:
         reading = self._reading
+        if True:  # ASYNC
+            if self._decoding is not None:  # since a call that was cancelled
+                await self._decoded(self._decoding)
+                return
         if self._error is not None:
             raise self._error
         response = None if reading.decoder.is_full else await self._run(reading.next_response())
@@ -186,9 +219,19 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             self._is_done = True
             return
         if True:  # ASYNC
-            self._error = await asyncio.to_thread(reading.decode, response)
+            decode = partial(copy_context().run, reading.decode, response)
+            self._decoding = asyncio.get_running_loop().run_in_executor(None, decode)
+            await self._decoded(self._decoding)
         else:
             self._error = reading.decode(response)
+
+    if True:  # ASYNC
+
+        async def _decoded(self, decoding: asyncio.Future[DecodeError | None]) -> None:
+            """Wait for the thread that decodes. A cancellation of this call does not end the thread."""
+            await asyncio.wait([decoding])
+            self._decoding = None
+            self._error = decoding.result()
 
     if False:  # SYNC
 
@@ -232,7 +275,11 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
 class TopicRecords(BoundedRecords[TopicReading]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
+    # SYNC: "One task iterates over it." -> "One thread iterates over it."
+    # SYNC: "If another task requests" -> "If another thread requests"
     """A read of a topic in progress: iterate over it once.
+
+    One task iterates over it. If another task requests a batch at the same time, this raises RuntimeError.
 
     Its connections are closed after the last batch, after an error, by `close`, and at the end of the `async with`
     block.
@@ -243,7 +290,8 @@ class TopicRecords(BoundedRecords[TopicReading]):
         self._io_loop = IoLoop(reading.client)
 
     async def _open_reading(self) -> None:
-        await self._run(self._reading.open())
+        if not self._reading.is_begun:
+            await self._run(self._reading.open())
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:

@@ -59,6 +59,14 @@ class TransactionalProducer(Protocol):
     def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]: ...
 
 
+class _Beginning:
+    """One attempt to begin a transaction with a block."""
+
+    def __init__(self) -> None:
+        self.is_interrupted = False
+        self.begun: ProducerTransaction | None = None
+
+
 class Transaction:
     # SYNC: "If the task is cancelled inside the block, the transaction is aborted before the task ends." -> ""
     """A transaction of a producer, to use as a block. It begins with the block and is committed at its end. If an
@@ -88,25 +96,32 @@ class Transaction:
         self._partitions = tuple(partitions_of(partitions))
         self._timeout = timeout
         self._open: ProducerTransaction | None = None
-        self._is_interrupted = False
 
     async def __aenter__(self) -> Transaction:
         before = self._manager.newest
+        beginning: _Beginning | None = None
         try:
             self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
             if self._open is None:
-                self._open = await self._producer._run(self._producer._begun(self._begin(), self._timeout))
-        except BaseException:
-            # The transaction may have begun already, or may begin later, and no block would end it.
-            self._is_interrupted = True
-            if (newest := self._manager.newest) is not None and newest is not before:
-                self._manager.abandon(newest)
+                beginning = _Beginning()
+                self._open = await self._producer._run(self._producer._begun(self._begin(beginning), self._timeout))
+        except BaseException as error:
+            # The transaction may have begun already, or may begin later, and no block would end it. A transaction that
+            # another caller has begun meanwhile is not affected.
+            begun = None
+            if beginning is not None:
+                beginning.is_interrupted = True
+                begun = beginning.begun
+            elif not isinstance(error, KcodecError) and self._manager.newest is not before:
+                begun = self._manager.newest
+            if begun is not None:
+                self._manager.abandon(begun)
             raise
         return self
 
-    def _begin(self) -> Flow[ProducerTransaction]:
-        begun = yield from self._manager.begin(self._timeout, self._partitions)
-        if self._is_interrupted:
+    def _begin(self, beginning: _Beginning) -> Flow[ProducerTransaction]:
+        begun = beginning.begun = yield from self._manager.begin(self._timeout, self._partitions)
+        if beginning.is_interrupted:
             self._manager.abandon(begun)
         return begun
 

@@ -52,6 +52,20 @@ def core_lock(io_loop: IoLoop) -> threading.RLock:
     return threading.RLock()
 
 
+def close_lock() -> asyncio.Lock:
+    """Return a lock for the close of a client."""
+    return asyncio.Lock()
+
+
+async def wait_for_close(lock: asyncio.Lock, seconds: float) -> bool:
+    """Wait until no other task closes the client, for at most `seconds`. Return whether that is so."""
+    if lock.locked():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), lock:
+                return True
+    return not lock.locked()
+
+
 class ClientBase(NotPickled):
     """An object that belongs to the event loop of its first call."""
 
@@ -121,11 +135,17 @@ class ClientBase(NotPickled):
         self._start()
         return self
 
+    def _last_flow(self) -> Flow[None] | None:
+        """Return a flow to run before the client ends because its object is garbage collected. The flow must not refer
+        to the object."""
+        return None
+
     def __del__(self) -> None:
         io_loop = getattr(self, "_io_loop", None)
         if io_loop is not None and self._is_started and not io_loop.is_closed:
             self._log_lost()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
+            io_loop.abandon(self._last_flow())
 
 
 # Producers
