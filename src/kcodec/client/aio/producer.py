@@ -20,6 +20,7 @@ from kcodec.client.interruption import (
     abort_of,
     announced,
     closing_seconds,
+    is_interruption,
     limited_seconds,
     note_failures,
 )
@@ -37,7 +38,7 @@ from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.on_delivery import call_on_delivery, refuse_on_delivery
+from kcodec.producer.on_delivery import call_on_delivery, check_on_delivery
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Producer(ProducerBase):
             on_space=on_space,
             check_wait=io_loop.check_wait,
         )
+        self._attach_space()
         if True:  # ASYNC
             self._core.accumulator.check_caller = io_loop.check_wait
             self._core.act = io_loop.act
@@ -229,15 +231,16 @@ class Producer(ProducerBase):
             if self._must_start():
                 self._start()
         if on_delivery is not None:
-            if not callable(on_delivery):
-                refuse_on_delivery(on_delivery)
+            check_on_delivery(on_delivery)
             sent = await self.send(topic, value, key, headers, partition, timestamp)
             call_on_delivery(sent, on_delivery, self._io_loop.post)
             return sent
         if self._prepares:
+            begun = self._newest()
             key, value = self._options.serialize(key, value)
             if partition is None and self._partitioner is not None:
-                partition = await self._called_partition(topic, key)
+                partition = await self._called_partition(topic, key, begun)
+            self._check_newest(begun)
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         try:
@@ -248,7 +251,7 @@ class Producer(ProducerBase):
         except KcodecError as error:
             if isinstance(error, EncodeError):
                 error.row = None  # the batch counts its rows, and the caller has given one record
-            self._rejected(topic, partition, error)
+            self._rejected(topic, partition, error, self._newest())
             raise
         return delivery
 
@@ -275,8 +278,11 @@ class Producer(ProducerBase):
         else:
             return delivery.result()
 
-    async def _called_partition(self, topic: str, key: Any) -> int:
-        """Return the partition that the function in the option `partitioner` chooses."""
+    async def _called_partition(self, topic: str, key: Any, begun: ProducerTransaction | None) -> int:
+        """Return the partition that the function in the option `partitioner` chooses.
+
+        begun: The newest transaction when the call of `send` began.
+        """
         from kcodec.producer.partitioner_option import called_partition
 
         assert self._partitioner is not None
@@ -284,7 +290,11 @@ class Producer(ProducerBase):
             count = self._core.known_partitions(topic) or await self.partitions_for(topic)
             return called_partition(self._partitioner, topic, key, count, self._core.available_partitions(topic))
         except KcodecError as error:
-            self._rejected(topic, None, error)
+            self._rejected(topic, None, error, begun)
+            raise
+        except BaseException as error:
+            if is_interruption(error):
+                self._post_note(self._core.interruption(topic, error, begun, is_table=False))
             raise
 
     async def _send_when_space(
@@ -292,21 +302,48 @@ class Producer(ProducerBase):
     ) -> Delivery:
         """Append a record when buffer space is free. This is a separate function because `send` is faster without a
         closure."""
+        begun, acknowledged = self._newest(), self._core.accumulator.acknowledged
         now = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-        delivery: Delivery | None = await self._put_when_space(
-            lambda: self._core.append(topic, key, value, headers, partition, now)
-        )
+
+        def put() -> Delivery | None:
+            self._check_newest(begun)
+            return self._core.append(topic, key, value, headers, partition, now)
+
+        try:
+            delivery: Delivery | None = await self._put_when_space(put)
+        except (KcodecError, RuntimeError):
+            raise
+        except BaseException as error:
+            self._post_note(self._core.interruption(topic, error, begun, is_table=False))
+            raise
         if delivery is None:
-            raise self._buffer_full()
+            self._check_newest(begun)
+            raise self._buffer_full(acknowledged)
         return delivery
 
-    def _buffer_full(self) -> BufferFullError:
+    def _buffer_full(self, acknowledged: int) -> BufferFullError:
+        """Return the error of a call that got no buffer space in time.
+
+        acknowledged: Number of acknowledged batches when the call began.
+        """
         from kcodec.producer.options import buffer_full
 
-        return buffer_full(self._options, self._core.why_full())
+        return buffer_full(self._options, self._core.why_full(), self._core.accumulator.acknowledged - acknowledged)
 
-    def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
-        self._post_note(self._core.rejection(topic, partition, error))
+    def _newest(self) -> ProducerTransaction | None:
+        """Return the transaction to which records belong that are sent now."""
+        return None if self._transactions is None else self._transactions.newest
+
+    def _check_newest(self, begun: ProducerTransaction | None) -> None:
+        """Raise TransactionStateError if the transaction in which a call of `send` began has ended while the call
+        waited. The record must not be sent in the next transaction."""
+        if self._transactions is not None:
+            self._transactions.check_newest(begun, Event.SEND)
+
+    def _rejected(
+        self, topic: str, partition: int | None, error: Exception, begun: ProducerTransaction | None
+    ) -> None:
+        self._post_note(self._core.rejection(topic, partition, error, begun))
 
     def _post_note(self, note: Callable[[], None] | None) -> None:
         """Call a function of the core on the I/O thread."""
@@ -339,25 +376,23 @@ class Producer(ProducerBase):
         """
         if True:  # ASYNC
             self._start()
+        begun = self._newest()
+        delivery = TableDelivery(topic, self._lock)
         try:
             count = self._core.known_partitions(topic) or await self.partitions_for(topic)
-            batches = self._table_batches(topic, table, count, framing)
-            delivery = TableDelivery(topic, self._lock)
-            try:
-                has_space = True
-                for batch in batches:
-                    has_space = await self._send_batch(topic, batch, delivery, has_space)
-            except KcodecError:
-                raise
-            except BaseException as error:
-                if delivery.has_batches:
-                    self._post_note(self._core.interruption(topic, error))
-                raise
-            finally:
-                delivery.seal()
+            self._check_newest(begun)
+            full: BufferFullError | None = None
+            for batch in self._table_batches(topic, table, count, framing):
+                full = await self._send_batch(topic, batch, delivery, begun, full)
         except KcodecError as error:
-            self._rejected(topic, None, error)
+            self._rejected(topic, None, error, begun)
             raise
+        except BaseException as error:
+            if delivery.has_batches or is_interruption(error):
+                self._post_note(self._core.interruption(topic, error, begun, is_table=True))
+            raise
+        finally:
+            delivery.seal()
         return delivery
 
     async def _send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
@@ -366,35 +401,51 @@ class Producer(ProducerBase):
 
         if True:  # ASYNC
             self._start()
+        begun = self._newest()
         try:
             encoded = encoded_batch(batch, partition)
             if not self._core.known_partitions(topic):
                 await self.partitions_for(topic)
+                self._check_newest(begun)
             delivery = TableDelivery(topic, self._lock)
             try:
-                await self._send_batch(topic, encoded, delivery, True)
+                await self._send_batch(topic, encoded, delivery, begun, None)
             finally:
                 delivery.seal()
         except KcodecError as error:
-            self._rejected(topic, partition, error)
+            self._rejected(topic, partition, error, begun)
             raise
         return delivery
 
-    async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
-        """Append a batch of a table to the buffer. Return whether there was enough buffer space. If not, the batch
-        fails, and the following batches do not wait."""
+    async def _send_batch(
+        self,
+        topic: str,
+        batch: TableBatch,
+        delivery: TableDelivery,
+        begun: ProducerTransaction | None,
+        full: BufferFullError | None,
+    ) -> BufferFullError | None:
+        """Append a batch of a table to the buffer. If there is no buffer space in time, the batch fails. Return its
+        error, with which the following batches fail without a wait.
+
+        begun: The newest transaction when the call began.
+        full:  Error of the batches before, if there was no space for them.
+        """
+        acknowledged = self._core.accumulator.acknowledged
 
         def put() -> bool | None:
+            self._check_newest(begun)
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
-        done = None
-        if has_space:
+        if full is None:
             with self._lock:
                 done = put()
-            done = done or await self._put_when_space(put)
-        if done is None:
-            self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, self._buffer_full())
-        return done is not None
+            if done or await self._put_when_space(put):
+                return None
+            self._check_newest(begun)
+            full = self._buffer_full(acknowledged)
+        self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, full)
+        return full
 
     async def partitions_for(self, topic: str) -> int:
         """Return the number of partitions of a topic. Wait for the topic's metadata if necessary.
