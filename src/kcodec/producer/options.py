@@ -116,7 +116,9 @@ class ProducerConfig(OptionSet):
 
     def _check_partitioner(self) -> None:
         if iscoroutinefunction(self.partitioner):
-            raise TypeError(f"partitioner must be a plain function, not the coroutine function {self.partitioner!r:.100}")
+            raise TypeError(
+                f"partitioner must be a plain function, not the coroutine function {self.partitioner!r:.100}"
+            )
         if not callable(self.partitioner) and self.partitioner not in PARTITIONERS:
             import difflib  # only where a name is wrong
 

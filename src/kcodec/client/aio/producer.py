@@ -340,9 +340,7 @@ class Producer(ProducerBase):
         if self._transactions is not None:
             self._transactions.check_newest(begun, Event.SEND)
 
-    def _rejected(
-        self, topic: str, partition: int | None, error: Exception, begun: ProducerTransaction | None
-    ) -> None:
+    def _rejected(self, topic: str, partition: int | None, error: Exception, begun: ProducerTransaction | None) -> None:
         self._post_note(self._core.rejection(topic, partition, error, begun))
 
     def _post_note(self, note: Callable[[], None] | None) -> None:

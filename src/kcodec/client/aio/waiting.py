@@ -154,6 +154,14 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
         raise
 
 
+def _remove(delivery: Delivery | TableDelivery, callback: Callable[[Any], object]) -> int:
+    count = 0
+    with contextlib.suppress(ValueError):  # it is not registered any more
+        while not delivery.done() and delivery.drop_done_callback(callback):
+            count += 1
+    return count
+
+
 class Delivery(deliveries.Delivery):
     """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. Await a Delivery
     to get the RecordMetadata, which contains the position of the record. If the record has failed, this raises its
@@ -187,6 +195,15 @@ class Delivery(deliveries.Delivery):
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
 
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Remove a callback that was not called yet. Return the number of times that it was registered. With this method
+        and `cancelled`, `asyncio.wait` accepts a Delivery."""
+        return _remove(self, callback)
+
+    def cancelled(self) -> bool:
+        """Return False, because a record in the buffer cannot be cancelled."""
+        return False
+
 
 class TableDelivery(deliveries.TableDelivery):
     """The result of sending a table. `kcodec.producer.delivery.TableDelivery` describes the attributes. Await a
@@ -216,6 +233,15 @@ class TableDelivery(deliveries.TableDelivery):
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Remove a callback that was not called yet. Return the number of times that it was registered. With this method
+        and `cancelled`, `asyncio.wait` accepts a TableDelivery."""
+        return _remove(self, callback)
+
+    def cancelled(self) -> bool:
+        """Return False, because a table in the buffer cannot be cancelled."""
+        return False
 
 
 class TransactionCommit(CommitResult):
