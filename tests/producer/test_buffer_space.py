@@ -102,7 +102,7 @@ def test_released_space_wakes_one_task(kcodec_broker: Broker, topic: str) -> Non
                 puts += 1
                 return append(*arguments)
 
-            producer._core.append = counted  # type: ignore[method-assign]
+            producer._core.append = counted  # type: ignore[assignment]
             await asyncio.gather(*[producer.send(topic, bytes(1000), partition=0) for _ in range(1000)])
 
     asyncio.run(run())

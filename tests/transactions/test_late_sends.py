@@ -15,7 +15,7 @@ import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import GroupTransactSession, Producer, aio
-from kcodec.errors import AbortableTransactionError, DeliveryTimeoutError, TransactionStateError
+from kcodec.errors import AbortableTransactionError, DeliveryTimeoutError, KcodecError, TransactionStateError
 
 #: A call begins to wait within EARLY_SECONDS, and waits for a response that is delayed by DELAY_MS.
 DELAY_MS, EARLY_SECONDS = 600, 0.15
@@ -95,7 +95,7 @@ def test_a_send_of_another_thread_is_refused(kcodec_broker: Broker, reason: str)
                 txn.send_arrow(topic, pyarrow.table({"value": [b"old"]}))
             for _ in range(4):
                 txn.send(topic, b"old" + bytes(9000), partition=0 if reason == "full buffer" else None)
-        except BaseException as error:
+        except KcodecError as error:
             errors.append(error)
 
     with Producer(

@@ -206,16 +206,20 @@ class Producer(ProducerBase):
             the partition (murmur2, as in Java), and a record without a key goes to the partition whose batch the
             producer is filling.
         timestamp: Timestamp in milliseconds since 1970. None: the current time.
-        on_delivery: Function that is called once, on the producer's I/O thread, when the outcome of the record
+        on_delivery: Plain function that is called once, on the producer's I/O thread, when the outcome of the record
             is known. Its arguments are the RecordMetadata and None, or None and the error of the record, which then
             counts as retrieved. It must not block. If it raises an exception, the exception is logged, and the error of
             the record does not count as retrieved. It is not called if `send` raises an error.
 
-        If the buffer (`buffer_memory`) is full, wait for free space. Raise BufferFullError after `max_block_ms`. Raise
-        RuntimeError if it would have to wait in a callback. Raise EncodeError if a value is invalid, if the
+        If the buffer (`buffer_memory`) is full, wait for free space. Callers get space in the order in which they began
+        to wait. Raise BufferFullError after `max_block_ms`. Raise TransactionStateError if the transaction has ended
+        meanwhile; the record is not part of the next transaction. Raise EncodeError if a value is invalid, if the
         record is larger than `max_request_size`, or if the topic does not have the partition. Raise TransportError if
-        the producer is closed. The Delivery contains errors that occur later. In a transaction, a record that is
-        refused with EncodeError or BufferFullError prevents the commit, as does any record that was not written.
+        the producer is closed. Raise RuntimeError if it would have to wait in a callback.
+        The Delivery contains errors that occur later.
+
+        In a transaction, a record that is refused with EncodeError or BufferFullError prevents the commit, as does any
+        record that was not written, and a call that is interrupted (Ctrl-C) while it waits.
         """
         if on_delivery is not None:
             check_on_delivery(on_delivery)
@@ -289,7 +293,8 @@ class Producer(ProducerBase):
 
         def put() -> Delivery | None:
             self._check_newest(begun)
-            return self._core.append(topic, key, value, headers, partition, now)
+            done: Delivery | None = self._core.append(topic, key, value, headers, partition, now)
+            return done
 
         try:
             delivery: Delivery | None = self._put_when_space(put)
@@ -347,9 +352,9 @@ class Producer(ProducerBase):
         does. If the buffer is still full after `max_block_ms`, the rest of the table fails with a BufferFullError,
         which the TableDelivery contains.
 
-        If an interruption ends the call when a part of the table is already in the buffer, the transaction can only be
-        aborted. Interruptions are a cancellation, Ctrl-C and an error of pyarrow. Without a transaction, the producer
-        still sends this part, and it does not send the rest.
+        If a cancellation or Ctrl-C ends the call, the transaction can only be aborted. The same applies to an error of
+        pyarrow when a part of the table is already in the buffer. Without a transaction, the producer still sends this
+        part, and it does not send the rest.
         """
         begun = self._newest()
         delivery = TableDelivery(topic, self._lock)
@@ -485,9 +490,12 @@ class Producer(ProducerBase):
 
         timeout: Maximum time in seconds for both. None: max_block_ms.
 
-        Any error except UnknownOutcomeError and DeliveryTimeoutError means that the transaction was not committed. Call
-        abort_transaction then. After UnknownOutcomeError, this call may be repeated. After DeliveryTimeoutError, the
-        attribute `remedy` of the error determines what to do: "abort" or "retry".
+        Any error except UnknownOutcomeError, DeliveryTimeoutError and TransportError means that the transaction was not
+        committed. Call abort_transaction then. After UnknownOutcomeError, this call may be repeated, unless the
+        producer was closed meanwhile. After DeliveryTimeoutError, the attribute `remedy` of the error determines what
+        to do: "abort" or "retry". Other TransportErrors mean that the producer was closed before the commit was sent,
+        so that the transaction was not committed, or that the I/O loop of the producer has failed, so that the outcome
+        is unknown.
         """
         self._run(self._manager().commit(timeout))
 
@@ -606,10 +614,11 @@ class Producer(ProducerBase):
 
     def close(self, timeout: float | None = None) -> None:
         """Send the buffered records, wait until each of them is acknowledged or has failed, and close the connections.
-        If a transaction is open, abort it and discard its buffered records instead. Afterwards, `send` raises
-        TransportError. Further calls have no effect.
+        If a transaction is open, abort it and discard its buffered records instead. If another thread commits or aborts
+        it, first wait for that call. Afterwards, `send` raises TransportError. Further calls have no effect.
 
-        timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
+        timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError. A
+            commit that was sent and got no response by then raises UnknownOutcomeError.
             None: no limit, but each record is acknowledged or fails within `delivery_timeout_ms`.
 
         Raise DeliveryErrors as `flush` does. Raise the error of a commit in the background if no caller has retrieved

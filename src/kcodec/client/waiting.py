@@ -319,8 +319,8 @@ class _SpaceQueue:
     producer stays held, or is released too early. The I/O thread refers to this object and not to the producer, so that
     a producer without other references is collected.
 
-    A signal handler can also interrupt a call before it has left the queue. `wake_first` removes a thread that was woken
-    and has not run for LOST_SECONDS. A thread that was only slow then continues as the first one.
+    A signal handler can also interrupt a call before it has left the queue. `wake_first` removes a thread that was
+    woken and has not run for LOST_SECONDS. A thread that was only slow then continues as the first one.
     """
 
     def __init__(self) -> None:

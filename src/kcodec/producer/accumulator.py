@@ -337,8 +337,8 @@ class Accumulator(RecordAppender):
             raise EncodeError(reason, field="max_request_size", value=size)
 
     def _has_space(self, size: int) -> bool:
-        """Return whether the caller gets this amount of memory now. If not, wake the sender. Raise EncodeError if it can
-        never be free."""
+        """Return whether the caller gets this amount of memory now. If not, wake the sender. Raise EncodeError if it
+        can never be free."""
         self.check_caller()
         if size <= self.free_memory and not self.must_queue and not self.must_pause():
             return True

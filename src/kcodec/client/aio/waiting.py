@@ -196,8 +196,8 @@ class Delivery(deliveries.Delivery):
         return self.error
 
     def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        """Remove a callback that was not called yet. Return the number of times that it was registered. With this method
-        and `cancelled`, `asyncio.wait` accepts a Delivery."""
+        """Remove a callback that was not called yet. Return the number of times that it was registered. `asyncio.wait`
+        calls this method."""
         return _remove(self, callback)
 
     def cancelled(self) -> bool:
@@ -235,8 +235,8 @@ class TableDelivery(deliveries.TableDelivery):
         return self.error
 
     def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        """Remove a callback that was not called yet. Return the number of times that it was registered. With this method
-        and `cancelled`, `asyncio.wait` accepts a TableDelivery."""
+        """Remove a callback that was not called yet. Return the number of times that it was registered. `asyncio.wait`
+        calls this method."""
         return _remove(self, callback)
 
     def cancelled(self) -> bool:
