@@ -342,7 +342,7 @@ def all_messages() -> list[Message]:
     kinds = exception_classes(trees.values())
     found: list[Message] = []
     for path, tree in trees.items():
-        if "aio" not in path.parts:  # the synchronous API is generated from it, with the same texts
+        if "aio" not in path.relative_to(SOURCE).parts:  # the synchronous API is generated from it, with the same texts
             found += raised_in(tree, module_of(path), kinds)
     for path in sorted(SOURCE.rglob("*.p[yx][xi]")):
         found += [one for one in raised_in_core(path.read_text("utf-8"), "kcodec._fast") if one.kind in kinds]

@@ -78,8 +78,11 @@ def test_what_on_delivery_raises_is_logged(producer: Producer, topic: str, caplo
     """And the function of the next record is called all the same."""
     reports: Reports = []
 
-    async def wrong(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+    async def never(metadata: RecordMetadata | None, error: BaseException | None) -> None:
         raise AssertionError("never awaited")
+
+    def wrong(metadata: RecordMetadata | None, error: BaseException | None) -> object:
+        return never(metadata, error)
 
     def fail(metadata: RecordMetadata | None, error: BaseException | None) -> None:
         raise LookupError("no such order")
@@ -101,8 +104,11 @@ def test_a_failing_on_delivery_does_not_hide_the_error(is_coroutine: bool, caplo
     def report(metadata: Any, error: BaseException | None) -> None:
         print(metadata.offset)
 
-    async def coroutine(metadata: Any, error: BaseException | None) -> None:
+    async def never(metadata: Any, error: BaseException | None) -> None:
         raise AssertionError("never awaited")
+
+    def coroutine(metadata: Any, error: BaseException | None) -> Any:
+        return never(metadata, error)
 
     with Producer(**UNREACHABLE, delivery_timeout_ms=200) as producer:
         producer.send("orders", b"1", on_delivery=coroutine if is_coroutine else report)

@@ -167,6 +167,6 @@ def test_a_record_that_was_refused_before_the_transaction_does_not_block_it(kcod
             producer.send("orders", b"too late")
         with producer.transaction() as txn:
             txn.send("orders", b"second")
-            assert producer._core.rejection("orders", None, caught.value) is None
+            assert producer._core.rejection("orders", None, caught.value, None) is None
         assert txn.committed
     assert [record.value for record in kcodec_broker.committed("orders")] == [b"first", b"second"]

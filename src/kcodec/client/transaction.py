@@ -257,17 +257,7 @@ class Transaction:
         context = self._manager.context
         if context.state is State.IN_TRANSACTION and context.open is self._open:
             return  # the usual case, for each record
-        if self._current is not self._manager.newest or self._manager.state in {
-            State.READY,
-            State.UNINITIALIZED,
-            State.INITIALIZING,
-        }:
-            outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
-            raise TransactionStateError(
-                f"this transaction {outcome}: {event.value} is no longer possible; begin the next one",
-                state=self._manager.state.name,
-                event=event.name,
-            )
+        self._manager.check_newest(self._current, event)
 
     def _end_deadline(self, error: BaseException | None = None) -> float:
         """Return the deadline of the end of the transaction. If the program is ending (Ctrl-C), the abort gets little

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import repeat
 from operator import methodcaller
@@ -52,6 +52,8 @@ else:
 T = TypeVar("T")
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` raises an error this much later.
 GRACE_SECONDS = 1.0
+#: A thread that was woken to get buffer space, and has not run for this time, loses its place in the queue.
+LOST_SECONDS = 1.0
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 
@@ -309,23 +311,84 @@ class TransactionCommit(CommitResult):
             )
 
 
-class _SpaceLocks:
-    """The locks of the threads that wait for buffer space. Each of them waits for its own lock.
+class _SpaceWaiter:
+    """A thread that waits for buffer space.
+
+    lock:      The thread holds it and waits until it is released.
+    woken_at:  Time at which it was last released.
+    was_first: Whether the thread was the first of the queue.
+    """
+
+    __slots__ = ("lock", "was_first", "woken_at")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.woken_at = time.monotonic()
+        self.was_first = False
+
+
+class _SpaceQueue:
+    """The threads that wait for buffer space, in the order in which they began to wait. Only the first one gets space,
+    so that other threads, which send without a wait in between, cannot take all of it. Released space wakes only the
+    first thread, which wakes the next one when it leaves the queue. The caller of a method holds the producer's lock.
 
     This is not a Condition: if a signal handler raises an exception in the Python code of a Condition, the lock of the
     producer stays held, or is released too early. The I/O thread refers to this object and not to the producer, so that
     a producer without other references is collected.
+
+    A signal handler can also interrupt a call before it has left the queue. `wake_first` removes a thread that was
+    woken and has not run for LOST_SECONDS. A thread that was only slow then continues as the first one.
     """
 
     def __init__(self) -> None:
-        self.locks: set[Any] = set()
+        self.waiting: OrderedDict[_SpaceWaiter, None] = OrderedDict()
         self.accumulator: Any = None
+        #: Whether there was no space for the first one. Otherwise it is about to try, and batches may linger and grow.
+        self._is_short = False
 
-    def wake_all(self) -> None:
-        """Wake all waiting threads. The caller holds the lock of the producer."""
-        while self.locks:
-            self.locks.pop().release()
-        self.accumulator.space_waiters = 0
+    def enter(self, waiter: _SpaceWaiter) -> bool:
+        """Add a thread that is not in the queue. Return whether it is the first one."""
+        if waiter not in self.waiting:
+            self.waiting[waiter] = None
+            if waiter.was_first:
+                self.waiting.move_to_end(waiter, last=False)
+            self._count()
+        waiter.was_first = next(iter(self.waiting)) is waiter
+        return waiter.was_first
+
+    def leave(self, waiter: _SpaceWaiter) -> None:
+        if waiter in self.waiting:
+            del self.waiting[waiter]
+            self._count()
+        if waiter.was_first:
+            self.wake_first()
+
+    def wake_first(self) -> None:
+        """Let the first thread try to get space."""
+        while self.waiting:
+            first = next(iter(self.waiting))
+            if first.lock.locked():
+                first.woken_at = time.monotonic()
+                first.lock.release()
+                return
+            if time.monotonic() < first.woken_at + LOST_SECONDS:
+                return
+            del self.waiting[first]
+            self._count()
+
+    def put_first(self, put: Callable[[], Any]) -> Any:
+        """Call `put` for the first thread."""
+        self.accumulator.must_queue = False
+        try:
+            done = put()
+            self._is_short = done is None
+            return done
+        finally:
+            self._count()
+
+    def _count(self) -> None:
+        self.accumulator.must_queue = bool(self.waiting)
+        self.accumulator.space_waiters = len(self.waiting) if self._is_short else 0
 
 
 class ProducerBase(ClientBase):
@@ -334,7 +397,7 @@ class ProducerBase(ClientBase):
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
     _lock: SendLock
-    _space: _SpaceLocks
+    _space: _SpaceQueue
     #: Whether the lost records were logged. At the interpreter's exit, both an exit handler and `__del__` log them.
     _is_loss_logged = False
 
@@ -342,32 +405,34 @@ class ProducerBase(ClientBase):
         """Create the lock of the core. Return the function that the core calls, with the lock held, when buffer space
         becomes free."""
         self._lock = core_lock(self._io_loop)
-        self._space = _SpaceLocks()
-        return self._space.wake_all
+        self._space = _SpaceQueue()
+        return self._space.wake_first
+
+    def _attach_space(self) -> None:
+        """Connect the queue for buffer space with the buffer."""
+        self._space.accumulator = self._core.accumulator
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
         self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
-        accumulator = self._core.accumulator
-        waiting, space = self._space, threading.Lock()
-        waiting.accumulator = accumulator
+        space, waiter = self._space, _SpaceWaiter()
         try:
             while True:
                 with self._lock:
-                    space.acquire(blocking=False)  # `wake_all` releases it
-                    waiting.locks.add(space)
-                    accumulator.space_waiters = len(waiting.locks)
-                    if (done := put()) is not None:
+                    waiter.lock.acquire(blocking=False)  # `wake_first` releases it
+                    if space.enter(waiter) and (done := space.put_first(put)) is not None:
                         return done
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
-                space.acquire(timeout=step_seconds(left) or left)
+                seconds = min(step_seconds(left) or left, LOST_SECONDS)
+                if not waiter.lock.acquire(timeout=seconds) and not waiter.was_first:
+                    with self._lock:
+                        space.wake_first()  # the call of the first thread may have been interrupted
         finally:
             with self._lock:
-                waiting.locks.discard(space)
-                accumulator.space_waiters = len(waiting.locks)
+                space.leave(waiter)
 
     def _log_lost(self) -> None:
         if hasattr(self, "_core") and not self._is_loss_logged:

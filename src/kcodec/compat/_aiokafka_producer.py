@@ -20,6 +20,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiokafka.util import commit_structure_validate, get_running_loop
 
 from kcodec import errors
+from kcodec.arguments import check_conversions
 from kcodec.client.aio import Delivery, Producer
 from kcodec.compat._aiokafka_errors import aiokafka_error, as_aiokafka_errors, record_error
 from kcodec.compat._aiokafka_options import client_options, event_loop
@@ -125,6 +126,8 @@ class AIOKafkaProducer:
             self._options["max_in_flight_requests_per_connection"] = 1
         self._acks = acks
         self._transactional_id = transactional_id
+        check_conversions("the argument of send", key_serializer=key_serializer, value_serializer=value_serializer)
+        check_conversions("a key and two lists of partitions", partitioner=partitioner)
         self._serializers = (key_serializer, value_serializer)
         self._partitioner = None if isinstance(partitioner, DefaultPartitioner) else partitioner
         self._batch_settings = (max_batch_size, CODECS[compression_type])

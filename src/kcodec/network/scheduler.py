@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
+from kcodec.errors import KcodecError
 from kcodec.flow import (
     Blocking,
     Call,
@@ -221,8 +222,12 @@ class Scheduler:
         if suspension is None:
             raise RuntimeError(f"the flow {task.name!r} cannot cancel itself while it runs")
         suspension.abandon()
-        task.flow.close()
-        task.finish(None, CancelledFlow(f"{task.name} was cancelled"))
+        error: BaseException = CancelledFlow(f"{task.name} was cancelled")
+        try:
+            task.flow.close()
+        except KcodecError as outcome:  # what its caller must know, such as that the outcome is unknown
+            error = outcome
+        task.finish(None, error)
 
     def advance(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
         """Resume a flow with the result that it waited for, and begin its next effect."""

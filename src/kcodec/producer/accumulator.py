@@ -7,8 +7,8 @@ without effect). A record whose partition has an open batch with free capacity i
 batch. `append_slowly` handles all other records. The I/O thread compresses the batches.
 
 Records of a topic without metadata wait in its buffer until `update_topic` assigns them to partitions. Memory is
-counted by batch, at least `batch_size` for each, and released when the batch ends. If no memory is free, `append`
-returns None and the public class waits for `on_space`.
+counted by batch, at least `batch_size` for each, and released when the batch ends. If no memory is free, or if other
+callers wait for memory, `append` returns None, and the public class waits for `on_space`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Accumulator(RecordAppender):
 
     wake:     Wakes the sender, from any thread. It is called only once until `take_wake`.
     on_space: Called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
+    space_waiters: Number of callers that wait for memory; 0 while the first of them has not tried to get it.
     linger:   Time from the settings, or a longer time while the processor is the limit. The sender changes it.
     next_look: Time at which the sender runs next without being woken; infinity if only an event wakes it.
     loads:    Number of requests in flight for each broker. Only the sender changes it.
@@ -66,6 +67,9 @@ class Accumulator(RecordAppender):
     refusal:  Error that `send` raises while it is set: the producer is closed, or no transaction is open.
     failures, check_wait, why_waiting: See BatchOwner.
     check_caller: Called before a new batch. Raise RuntimeError in an event loop that is not the producer's.
+    must_queue: Whether callers wait for buffer space, so that another caller does not get space before them.
+    must_pause: Returns whether a caller must let its event loop run before it gets buffer space.
+    acknowledged: Number of batches that brokers have acknowledged.
     """
 
     topics: dict[str, TopicBuffer]
@@ -92,6 +96,8 @@ class Accumulator(RecordAppender):
         self.unfinished: dict[ProducerBatch, None] = {}
         self.free_memory = settings.buffer_memory
         self.space_waiters = 0
+        self.must_queue = False
+        self.acknowledged = 0
         self.linger = settings.linger
         self.next_look = float("inf")
         self.awaited: set[ProducerBatch] = set()
@@ -100,6 +106,7 @@ class Accumulator(RecordAppender):
         self.failures = failures
         self.check_wait = check_wait
         self.check_caller: Callable[[], None] = lambda: None
+        self.must_pause: Callable[[], bool] = lambda: False
         self.why_waiting = why_waiting
         self._clock = clock
         self._random = random
@@ -292,7 +299,7 @@ class Accumulator(RecordAppender):
         kept = min(len(buffer.queues) * self.settings.batch_size, self.settings.buffer_memory // 2)
         if not (queue.in_flight or batch.is_held) and self.free_memory < kept:
             return False
-        if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS:
+        if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS or self.must_pause():
             return False
         self.check_caller()
         self.free_memory -= added
@@ -330,10 +337,10 @@ class Accumulator(RecordAppender):
             raise EncodeError(reason, field="max_request_size", value=size)
 
     def _has_space(self, size: int) -> bool:
-        """Return whether this amount of memory is free. If not, wake the sender. Raise EncodeError if it can never be
-        free."""
+        """Return whether the caller gets this amount of memory now. If not, wake the sender. Raise EncodeError if it
+        can never be free."""
         self.check_caller()
-        if size <= self.free_memory:
+        if size <= self.free_memory and not self.must_queue and not self.must_pause():
             return True
         if size > self.settings.buffer_memory:
             reason = (
@@ -555,6 +562,7 @@ class Accumulator(RecordAppender):
                 callbacks += found
             self.unfinished.pop(batch, None)
             self.free_memory += batch.reserved
+            self.acknowledged += outcome.error is None
         if self.space_waiters and ended:
             self._on_space()
         return callbacks

@@ -224,8 +224,10 @@ class ProducerCore:
         with self.lock:
             return self.accumulator.failures.take()
 
-    def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
-        """Return a function to call on the I/O thread after `send` raised this error, or None.
+    def rejection(
+        self, topic: str, partition: object, error: Exception, transaction: object
+    ) -> Callable[[], None] | None:
+        """Return a function to call on the I/O thread after a `send` in this transaction raised this error, or None.
 
         In a transaction, a record that `send` refuses prevents the commit, as one that a broker rejects. If the topic
         does not have the partition, new metadata is requested, because the partition may have been added. A record that
@@ -239,7 +241,6 @@ class ProducerCore:
             return None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
             error.remedy = "abort"
-        transaction = self.id_manager.newest
         number = partition if isinstance(partition, int) else -1
 
         def note() -> None:
@@ -249,16 +250,21 @@ class ProducerCore:
 
         return note
 
-    def interruption(self, topic: str, error: BaseException) -> Callable[[], None] | None:
-        """Return a function to call on the I/O thread after `error` ended `send_arrow`, when a part of the table was in
-        the buffer. It prevents the commit. Return None without a transactional id."""
+    def interruption(
+        self, topic: str, error: BaseException, transaction: object, *, is_table: bool
+    ) -> Callable[[], None] | None:
+        """Return a function to call on the I/O thread after `error` ended `send`, or `send_arrow` (`is_table`), so that
+        records of the transaction are missing. It prevents the commit. Return None without a transactional id."""
         if self.id_manager.transactional_id is None:
             return None
-        transaction = self.id_manager.newest
+        missing = (
+            f"send_arrow, and rows of a table for topic {topic!r} are missing; send the whole table again"
+            if is_table
+            else f"send, and a record for topic {topic!r} is missing; send the records again"
+        )
         partial = AbortableTransactionError(
             f"the transaction of {self.id_manager.transactional_id!r} cannot be committed: {type(error).__name__} "
-            f"interrupted send_arrow, and rows of a table for topic {topic!r} are missing; send the whole table again "
-            "in the next transaction",
+            f"interrupted {missing} in the next transaction",
             code=ErrorCode.TRANSACTION_ABORTABLE,
             name=ErrorCode.TRANSACTION_ABORTABLE.name,
             remedy="abort",
@@ -357,7 +363,7 @@ class ProducerCore:
         """In a forked child: end everything with `error`, without calling callbacks. May be called again after an
         interruption. The lock is not needed, as the child has no other thread."""
         self.accumulator.refusal, self.is_closed = error, True
-        self.accumulator.space_waiters = 0  # threads of the parent
+        self.accumulator.space_waiters, self.accumulator.must_queue = 0, False  # threads of the parent
         self.accumulator.failures = None  # they are the parent's to report
         self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
         self.id_manager.forget(error)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, Never
+from inspect import CO_COROUTINE, iscoroutine, iscoroutinefunction
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 from kcodec.errors import TransportError
 from kcodec.network.callbacks import CALLBACK_ERRORS
@@ -18,12 +19,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.producer")
 
 
-def refuse_on_delivery(on_delivery: object) -> Never:
-    """Raise TypeError if `on_delivery` cannot be called, before the record is sent."""
-    raise TypeError(
-        "on_delivery must be a function that takes the metadata and the error of the record, not "
-        f"{on_delivery!r:.100} of type {type(on_delivery).__name__}"
-    )
+def check_on_delivery(on_delivery: object) -> None:
+    """Raise TypeError before the record is sent if `on_delivery` is not a plain function."""
+    code: CodeType | None = getattr(on_delivery, "__code__", None)
+    if code is not None and not code.co_flags & CO_COROUTINE:
+        return  # the usual case, for each record
+    if not callable(on_delivery):
+        raise TypeError(
+            "on_delivery must be a function that takes the metadata and the error of the record, not "
+            f"{on_delivery!r:.100} of type {type(on_delivery).__name__}"
+        )
+    if iscoroutinefunction(on_delivery):
+        raise _not_plain(on_delivery)
+
+
+def _not_plain(on_delivery: object) -> TypeError:
+    return TypeError(f"on_delivery must be a plain function, not the coroutine function {on_delivery!r:.100}")
 
 
 def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable[[Callable[[], None]], None]) -> None:
@@ -47,7 +58,7 @@ def _report(on_delivery: OnDelivery, delivery: Delivery) -> None:
         result: Any = on_delivery(None, error) if error is not None else on_delivery(delivery.outcome(), None)
         if result is not None and iscoroutine(result):
             result.close()
-            raise TypeError(f"on_delivery must be a plain function, not the coroutine function {on_delivery!r:.100}")
+            raise _not_plain(on_delivery)
     except BaseException:
         if error is not None:  # otherwise the log had only the exception of the function, and no trace of the record
             delivery._not_retrieved()

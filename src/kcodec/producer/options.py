@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any, Literal
 
 from kcodec._fast import RecordBatchBuilder
@@ -13,7 +14,7 @@ from kcodec.errors import BufferFullError
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
 from kcodec.options import OptionSet, PartitionFunction, Serializer, option, settings_of
-from kcodec.quantities import number_text
+from kcodec.quantities import count_text, number_text
 
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 #: `linger_ms` is the longest time that a record waits for others (Kafka: linger.ms), and encoding and sending a batch
@@ -114,6 +115,10 @@ class ProducerConfig(OptionSet):
         load_codec(self.compression_type)
 
     def _check_partitioner(self) -> None:
+        if iscoroutinefunction(self.partitioner):
+            raise TypeError(
+                f"partitioner must be a plain function, not the coroutine function {self.partitioner!r:.100}"
+            )
         if not callable(self.partitioner) and self.partitioner not in PARTITIONERS:
             import difflib  # only where a name is wrong
 
@@ -215,11 +220,20 @@ def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig
     return own, client
 
 
-def buffer_full(options: ProducerConfig, why: str | None) -> BufferFullError:
-    """Return the error of a send that got no buffer space in time. `why` is the cause, if known."""
+def buffer_full(options: ProducerConfig, why: str | None, acknowledged: int) -> BufferFullError:
+    """Return the error of a send that got no buffer space in time.
+
+    why: The cause, if known. acknowledged: Number of batches that were acknowledged meanwhile.
+    """
     text = (
         f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({number_text(options.max_block_ms)})"
     )
+    if acknowledged:
+        batches = count_text(acknowledged, "batch", "batches")
+        return BufferFullError(
+            f"{text}: brokers acknowledged {batches} meanwhile, and other calls that waited took the space; "
+            "send more slowly, or increase one of the two"
+        )
     if why:
         return BufferFullError(f"{text} because records are not acknowledged: {why}")
     advice = "records are sent faster than brokers acknowledge them; send more slowly, or increase one of the two"

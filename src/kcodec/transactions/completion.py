@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.errors import DeliveryTimeoutError, KcodecError, UnknownOutcomeError
 from kcodec.flow import Flow, wait
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import Failed, TransactionDisposition
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.transactions")
 #: States in which a call waits for the records that are under way.
 _FLUSHING = frozenset({*COMMITS, State.ABORTING, State.RELEASING})
+#: States in which a call other than a commit in the background ends the transaction.
+_ENDING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
 
 
 class TransactionCompletion:
@@ -156,14 +158,24 @@ class TransactionCompletion:
 
     @contextmanager
     def _interruptible(self, transaction: ProducerTransaction) -> Iterator[None]:
-        """If the end in this block is cancelled, note this in the state. If it is late, note this in its error."""
+        """If the end in this block is cancelled, note this in the state, and raise UnknownOutcomeError if a commit was
+        sent. If it is late, note this in its error."""
+        context = self._context
         try:
             yield
         except GeneratorExit:
+            is_commit = context.state is State.COMMITTING
             self._interrupt_end(transaction)
+            if is_commit and transaction.is_commit_unconfirmed:
+                # The client is closed while another caller waits for the commit.
+                raise UnknownOutcomeError(
+                    f"the commit of {context.transactional_id!r} was interrupted after it was sent: its outcome is "
+                    "unknown, and the transaction may be committed, aborted or still open",
+                    possibly_sent=True,
+                ) from None
             raise
         except DeliveryTimeoutError as late:
-            self._context.advise(late)
+            context.advise(late)
             raise
 
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
@@ -182,12 +194,27 @@ class TransactionCompletion:
             event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
             context.move(event, context.blocked("its end was interrupted"))
 
+    def _until_call_ends(self, deadline: float | None) -> Flow[None]:
+        """When the producer closes, wait for a commit, an abort or a release of another caller."""
+        context = self._context
+        while context.state in _ENDING:
+            left = None if deadline is None else context.left(deadline)
+            if left == 0.0:
+                log.warning(
+                    "%s: close does not wait any longer for the end of the transaction (%s)",
+                    context.transactional_id,
+                    context.state.name,
+                )
+                return
+            yield from wait(context.changed, left)
+
     def close(self, timeout: float | None) -> Flow[None]:
-        """Abort an open transaction when the producer closes. Log errors, because no caller can handle them any
-        more."""
+        """Wait for the end of a transaction in progress, and abort an open transaction, when the producer closes. Log
+        errors of this abort, because no caller can handle them any more."""
         context = self._context
         deadline = None if timeout is None else context.deadline(timeout)
         yield from self._background.end_at_close(deadline)
+        yield from self._until_call_ends(deadline)
         if context.state not in TO_ABORT:
             return
         timeout = None if deadline is None else context.left(deadline)

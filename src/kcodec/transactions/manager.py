@@ -32,6 +32,9 @@ from kcodec.transactions.state import TO_ABORT, Event, State
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
 
 log = logging.getLogger("kcodec.transactions")
+#: States in which no transaction is open, and the last one has ended.
+_BETWEEN = frozenset({State.READY, State.UNINITIALIZED, State.INITIALIZING})
+_OUTCOMES = {True: "was committed", False: "was aborted", None: "has ended"}
 
 
 class TransactionManager:
@@ -75,6 +78,25 @@ class TransactionManager:
     def newest(self) -> ProducerTransaction | None:
         """See `ProducerContext`."""
         return self.context.newest
+
+    def check_newest(self, transaction: ProducerTransaction | None, event: Event) -> None:
+        """Raise TransactionStateError if the call of an event belongs to a transaction that has ended, even if the next
+        one has begun. Any thread may call this.
+
+        transaction: The newest transaction when the call began.
+        """
+        context = self.context
+        if transaction is context.newest and (transaction is None or context.state not in _BETWEEN):
+            return
+        if transaction is None:
+            why = "no transaction was open when this call began"
+        else:
+            why = f"this transaction {_OUTCOMES[transaction.committed]}"
+        raise TransactionStateError(
+            f"{why}: {event.value} is no longer possible; begin the next one",
+            state=context.state.name,
+            event=event.name,
+        )
 
     # Before a transaction
 

@@ -20,6 +20,7 @@ from kcodec.client.interruption import (
     abort_of,
     announced,
     closing_seconds,
+    is_interruption,
     limited_seconds,
     note_failures,
 )
@@ -37,7 +38,7 @@ from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.on_delivery import call_on_delivery, refuse_on_delivery
+from kcodec.producer.on_delivery import call_on_delivery, check_on_delivery
 from kcodec.producer.timestamp_units import END_OF_SECONDS, FIRST_SECONDS, warn_of_seconds
 from kcodec.transactions.state import TO_ABORT, Event, State
 
@@ -150,6 +151,7 @@ class Producer(ProducerBase):
             on_space=on_space,
             check_wait=io_loop.check_wait,
         )
+        self._attach_space()
         if True:  # ASYNC
             self._core.accumulator.check_caller = io_loop.check_wait
             self._core.act = io_loop.act
@@ -209,6 +211,8 @@ class Producer(ProducerBase):
     ) -> Delivery:
         # SYNC: "in another event loop than that of the first call" -> "if it would have to wait in a callback"
         # SYNC: "in the event loop" -> "on the producer's I/O thread"
+        # SYNC: "A task that sends in a loop lets the event loop run every 50 ms." -> ""
+        # SYNC: "cancelled" -> "interrupted (Ctrl-C)"
         """Append a record to the buffer. The producer sends it in the background.
 
         value, key: bytes-like objects or None, or values that the serializers accept.
@@ -218,30 +222,37 @@ class Producer(ProducerBase):
             producer is filling.
         timestamp: Timestamp in milliseconds since 1970. None: the current time. If a number looks like seconds, a
             WARNING is logged once.
-        on_delivery: Function that is called once, in the event loop, when the outcome of the record
+        on_delivery: Plain function that is called once, in the event loop, when the outcome of the record
             is known. Its arguments are the RecordMetadata and None, or None and the error of the record, which then
             counts as retrieved. It must not block. If it raises an exception, the exception is logged, and the error of
             the record does not count as retrieved. It is not called if `send` raises an error.
 
-        If the buffer (`buffer_memory`) is full, wait for free space. Raise BufferFullError after `max_block_ms`. Raise
-        RuntimeError in another event loop than that of the first call. Raise EncodeError if a value is invalid, if the
+        If the buffer (`buffer_memory`) is full, wait for free space. Callers get space in the order in which they began
+        to wait. Raise BufferFullError after `max_block_ms`. Raise TransactionStateError if the transaction has ended
+        meanwhile; the record is not part of the next transaction. Raise EncodeError if a value is invalid, if the
         record is larger than `max_request_size`, or if the topic does not have the partition. Raise TransportError if
-        the producer is closed. The Delivery contains errors that occur later. In a transaction, a record that is
-        refused with EncodeError or BufferFullError prevents the commit, as does any record that was not written.
+        the producer is closed. Raise RuntimeError in another event loop than that of the first call.
+        The Delivery contains errors that occur later.
+
+        In a transaction, a record that is refused with EncodeError or BufferFullError prevents the commit, as does any
+        record that was not written, and a call that is cancelled while it waits.
+
+        A task that sends in a loop lets the event loop run every 50 ms.
         """
         if True:  # ASYNC
             if self._must_start():
                 self._start()
         if on_delivery is not None:
-            if not callable(on_delivery):
-                refuse_on_delivery(on_delivery)
+            check_on_delivery(on_delivery)
             sent = await self.send(topic, value, key, headers, partition, timestamp)
             call_on_delivery(sent, on_delivery, self._io_loop.post)
             return sent
         if self._prepares:
+            begun = self._newest()
             key, value = self._options.serialize(key, value)
             if partition is None and self._partitioner is not None:
-                partition = await self._called_partition(topic, key)
+                partition = await self._called_partition(topic, key, begun)
+            self._check_newest(begun)
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         if timestamp is not None and (type(timestamp) is not int or FIRST_SECONDS <= timestamp < END_OF_SECONDS):
@@ -254,7 +265,7 @@ class Producer(ProducerBase):
         except KcodecError as error:
             if isinstance(error, EncodeError):
                 error.row = None  # the batch counts its rows, and the caller has given one record
-            self._rejected(topic, partition, error)
+            self._rejected(topic, partition, error, self._newest())
             raise
         return delivery
 
@@ -286,8 +297,11 @@ class Producer(ProducerBase):
         else:
             return delivery.result()
 
-    async def _called_partition(self, topic: str, key: Any) -> int:
-        """Return the partition that the function in the option `partitioner` chooses."""
+    async def _called_partition(self, topic: str, key: Any, begun: ProducerTransaction | None) -> int:
+        """Return the partition that the function in the option `partitioner` chooses.
+
+        begun: The newest transaction when the call of `send` began.
+        """
         from kcodec.producer.partitioner_option import called_partition
 
         assert self._partitioner is not None
@@ -295,7 +309,11 @@ class Producer(ProducerBase):
             count = self._core.known_partitions(topic) or await self.partitions_for(topic)
             return called_partition(self._partitioner, topic, key, count, self._core.available_partitions(topic))
         except KcodecError as error:
-            self._rejected(topic, None, error)
+            self._rejected(topic, None, error, begun)
+            raise
+        except BaseException as error:
+            if is_interruption(error):
+                self._post_note(self._core.interruption(topic, error, begun, is_table=False))
             raise
 
     async def _send_when_space(
@@ -303,21 +321,47 @@ class Producer(ProducerBase):
     ) -> Delivery:
         """Append a record when buffer space is free. This is a separate function because `send` is faster without a
         closure."""
+        begun, acknowledged = self._newest(), self._core.accumulator.acknowledged
         now = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-        delivery: Delivery | None = await self._put_when_space(
-            lambda: self._core.append(topic, key, value, headers, partition, now)
-        )
+
+        def put() -> Delivery | None:
+            self._check_newest(begun)
+            done: Delivery | None = self._core.append(topic, key, value, headers, partition, now)
+            return done
+
+        try:
+            delivery: Delivery | None = await self._put_when_space(put)
+        except (KcodecError, RuntimeError):
+            raise
+        except BaseException as error:
+            self._post_note(self._core.interruption(topic, error, begun, is_table=False))
+            raise
         if delivery is None:
-            raise self._buffer_full()
+            self._check_newest(begun)
+            raise self._buffer_full(acknowledged)
         return delivery
 
-    def _buffer_full(self) -> BufferFullError:
+    def _buffer_full(self, acknowledged: int) -> BufferFullError:
+        """Return the error of a call that got no buffer space in time.
+
+        acknowledged: Number of acknowledged batches when the call began.
+        """
         from kcodec.producer.options import buffer_full
 
-        return buffer_full(self._options, self._core.why_full())
+        return buffer_full(self._options, self._core.why_full(), self._core.accumulator.acknowledged - acknowledged)
 
-    def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
-        self._post_note(self._core.rejection(topic, partition, error))
+    def _newest(self) -> ProducerTransaction | None:
+        """Return the transaction to which records belong that are sent now."""
+        return None if self._transactions is None else self._transactions.newest
+
+    def _check_newest(self, begun: ProducerTransaction | None) -> None:
+        """Raise TransactionStateError if the transaction in which a call of `send` began has ended while the call
+        waited. The record must not be sent in the next transaction."""
+        if self._transactions is not None:
+            self._transactions.check_newest(begun, Event.SEND)
+
+    def _rejected(self, topic: str, partition: int | None, error: Exception, begun: ProducerTransaction | None) -> None:
+        self._post_note(self._core.rejection(topic, partition, error, begun))
 
     def _post_note(self, note: Callable[[], None] | None) -> None:
         """Call a function of the core on the I/O thread."""
@@ -344,31 +388,29 @@ class Producer(ProducerBase):
         does. If the buffer is still full after `max_block_ms`, the rest of the table fails with a BufferFullError,
         which the TableDelivery contains.
 
-        If an interruption ends the call when a part of the table is already in the buffer, the transaction can only be
-        aborted. Interruptions are a cancellation, Ctrl-C and an error of pyarrow. Without a transaction, the producer
-        still sends this part, and it does not send the rest.
+        If a cancellation or Ctrl-C ends the call, the transaction can only be aborted. The same applies to an error of
+        pyarrow when a part of the table is already in the buffer. Without a transaction, the producer still sends this
+        part, and it does not send the rest.
         """
         if True:  # ASYNC
             self._start()
+        begun = self._newest()
+        delivery = TableDelivery(topic, self._lock)
         try:
             count = self._core.known_partitions(topic) or await self.partitions_for(topic)
-            batches = self._table_batches(topic, table, count, framing)
-            delivery = TableDelivery(topic, self._lock)
-            try:
-                has_space = True
-                for batch in batches:
-                    has_space = await self._send_batch(topic, batch, delivery, has_space)
-            except KcodecError:
-                raise
-            except BaseException as error:
-                if delivery.has_batches:
-                    self._post_note(self._core.interruption(topic, error))
-                raise
-            finally:
-                delivery.seal()
+            self._check_newest(begun)
+            full: BufferFullError | None = None
+            for batch in self._table_batches(topic, table, count, framing):
+                full = await self._send_batch(topic, batch, delivery, begun, full)
         except KcodecError as error:
-            self._rejected(topic, None, error)
+            self._rejected(topic, None, error, begun)
             raise
+        except BaseException as error:
+            if delivery.has_batches or is_interruption(error):
+                self._post_note(self._core.interruption(topic, error, begun, is_table=True))
+            raise
+        finally:
+            delivery.seal()
         return delivery
 
     async def _send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
@@ -377,35 +419,51 @@ class Producer(ProducerBase):
 
         if True:  # ASYNC
             self._start()
+        begun = self._newest()
         try:
             encoded = encoded_batch(batch, partition)
             if not self._core.known_partitions(topic):
                 await self.partitions_for(topic)
+                self._check_newest(begun)
             delivery = TableDelivery(topic, self._lock)
             try:
-                await self._send_batch(topic, encoded, delivery, True)
+                await self._send_batch(topic, encoded, delivery, begun, None)
             finally:
                 delivery.seal()
         except KcodecError as error:
-            self._rejected(topic, partition, error)
+            self._rejected(topic, partition, error, begun)
             raise
         return delivery
 
-    async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
-        """Append a batch of a table to the buffer. Return whether there was enough buffer space. If not, the batch
-        fails, and the following batches do not wait."""
+    async def _send_batch(
+        self,
+        topic: str,
+        batch: TableBatch,
+        delivery: TableDelivery,
+        begun: ProducerTransaction | None,
+        full: BufferFullError | None,
+    ) -> BufferFullError | None:
+        """Append a batch of a table to the buffer. If there is no buffer space in time, the batch fails. Return its
+        error, with which the following batches fail without a wait.
+
+        begun: The newest transaction when the call began.
+        full:  Error of the batches before, if there was no space for them.
+        """
+        acknowledged = self._core.accumulator.acknowledged
 
         def put() -> bool | None:
+            self._check_newest(begun)
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
 
-        done = None
-        if has_space:
+        if full is None:
             with self._lock:
                 done = put()
-            done = done or await self._put_when_space(put)
-        if done is None:
-            self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, self._buffer_full())
-        return done is not None
+            if done or await self._put_when_space(put):
+                return None
+            self._check_newest(begun)
+            full = self._buffer_full(acknowledged)
+        self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, full)
+        return full
 
     async def partitions_for(self, topic: str) -> int:
         """Return the number of partitions of a topic. Wait for the topic's metadata if necessary.
@@ -472,9 +530,12 @@ class Producer(ProducerBase):
 
         timeout: Maximum time in seconds for both. None: max_block_ms.
 
-        Any error except UnknownOutcomeError and DeliveryTimeoutError means that the transaction was not committed. Call
-        abort_transaction then. After UnknownOutcomeError, this call may be repeated. After DeliveryTimeoutError, the
-        attribute `remedy` of the error determines what to do: "abort" or "retry".
+        Any error except UnknownOutcomeError, DeliveryTimeoutError and TransportError means that the transaction was not
+        committed. Call abort_transaction then. After UnknownOutcomeError, this call may be repeated, unless the
+        producer was closed meanwhile. After DeliveryTimeoutError, the attribute `remedy` of the error determines what
+        to do: "abort" or "retry". Other TransportErrors mean that the producer was closed before the commit was sent,
+        so that the transaction was not committed, or that the I/O loop of the producer has failed, so that the outcome
+        is unknown.
         """
         await self._run(self._manager().commit(timeout))
 
@@ -598,11 +659,13 @@ class Producer(ProducerBase):
 
     async def close(self, timeout: float | None = None) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
+        # SYNC: "another task" -> "another thread"
         """Send the buffered records, wait until each of them is acknowledged or has failed, and close the connections.
-        If a transaction is open, abort it and discard its buffered records instead. Afterwards, `send` raises
-        TransportError. Further calls have no effect.
+        If a transaction is open, abort it and discard its buffered records instead. If another task commits or aborts
+        it, first wait for that call. Afterwards, `send` raises TransportError. Further calls have no effect.
 
-        timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError.
+        timeout: Maximum time in seconds. Records that are not acknowledged by then fail with DeliveryTimeoutError. A
+            commit that was sent and got no response by then raises UnknownOutcomeError.
             None: no limit, but each record is acknowledged or fails within `delivery_timeout_ms`.
 
         Raise DeliveryErrors as `flush` does. Raise the error of a commit in the background if no caller has retrieved

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -44,6 +45,8 @@ else:
 
 
 T = TypeVar("T")
+#: Tasks that send without a pause let the event loop run after this time.
+SUSPEND_SECONDS = 0.05
 
 
 def core_lock(io_loop: IoLoop) -> threading.RLock:
@@ -171,6 +174,14 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
         raise
 
 
+def _remove(delivery: Delivery | TableDelivery, callback: Callable[[Any], object]) -> int:
+    count = 0
+    with contextlib.suppress(ValueError):  # it is not registered any more
+        while not delivery.done() and delivery.drop_done_callback(callback):
+            count += 1
+    return count
+
+
 class Delivery(deliveries.Delivery):
     """The result of sending one record. `kcodec.producer.delivery.Delivery` describes the attributes. Await a Delivery
     to get the RecordMetadata, which contains the position of the record. If the record has failed, this raises its
@@ -204,6 +215,15 @@ class Delivery(deliveries.Delivery):
             raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.error
 
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Remove a callback that was not called yet. Return the number of times that it was registered. `asyncio.wait`
+        calls this method."""
+        return _remove(self, callback)
+
+    def cancelled(self) -> bool:
+        """Return False, because a record in the buffer cannot be cancelled."""
+        return False
+
 
 class TableDelivery(deliveries.TableDelivery):
     """The result of sending a table. `kcodec.producer.delivery.TableDelivery` describes the attributes. Await a
@@ -233,6 +253,15 @@ class TableDelivery(deliveries.TableDelivery):
         if not self.done():
             raise asyncio.InvalidStateError(f"the outcome of {self!r} is not known yet; await it first")
         return self.error
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Remove a callback that was not called yet. Return the number of times that it was registered. `asyncio.wait`
+        calls this method."""
+        return _remove(self, callback)
+
+    def cancelled(self) -> bool:
+        """Return False, because a table in the buffer cannot be cancelled."""
+        return False
 
 
 class TransactionCommit(CommitResult):
@@ -278,13 +307,83 @@ class TransactionCommit(CommitResult):
         return self.retrieved()
 
 
+class _SpaceQueue:
+    """The tasks that wait for buffer space, in the order in which they began to wait. Only the first one gets space, so
+    that other tasks, which send without a wait in between, cannot take all of it. Released space wakes only the first
+    task, which wakes the next one when it leaves the queue.
+
+    The core refers to this object and not to the producer, so that a producer without other references is collected.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: OrderedDict[object, asyncio.Future[None]] = OrderedDict()
+        self.accumulator: Any = None
+        #: Whether there was no space for the first one. Otherwise it is about to try, and batches may linger and grow.
+        self._is_short = False
+        self._busy_since: float | None = None
+
+    def is_first(self, waiter: object) -> bool:
+        return next(iter(self.waiting)) is waiter
+
+    def enter(self, waiter: object) -> asyncio.Future[None]:
+        """Add a task at the end, or prepare its next wait. Return the future that `wake_first` completes."""
+        future = self.waiting[waiter] = asyncio.get_running_loop().create_future()
+        self._count()
+        return future
+
+    def leave(self, waiter: object) -> None:
+        if waiter in self.waiting:
+            was_first = self.is_first(waiter)
+            del self.waiting[waiter]
+            self._count()
+            if was_first:
+                self.wake_first()
+
+    def wake_first(self) -> None:
+        """Let the first task try to get space."""
+        if self.waiting:
+            future = next(iter(self.waiting.values()))
+            if not future.done():
+                future.set_result(None)
+
+    def put_first(self, put: Callable[[], Any]) -> Any:
+        """Call `put` for the first task."""
+        self.accumulator.must_queue = False
+        self._busy_since = None  # this task has just waited
+        try:
+            done = put()
+            self._is_short = done is None
+            return done
+        finally:
+            self._count()
+
+    def _count(self) -> None:
+        self.accumulator.must_queue = bool(self.waiting)
+        self.accumulator.space_waiters = len(self.waiting) if self._is_short else 0
+
+    def must_pause(self) -> bool:
+        """Return whether tasks have sent records for SUSPEND_SECONDS without letting the event loop run. It also does
+        the I/O of the producer."""
+        now = time.monotonic()
+        if self._busy_since is None:
+            loop = asyncio._get_running_loop()
+            if loop is not None:
+                self._busy_since = now
+                loop.call_soon(self._loop_runs)
+            return False
+        return now - self._busy_since > SUSPEND_SECONDS
+
+    def _loop_runs(self) -> None:
+        self._busy_since = None
+
+
 class ProducerBase(ClientBase):
     """The parts of a producer for its tasks and for the exit of the interpreter."""
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
     _lock: AbstractContextManager[Any]
-    _freed: asyncio.Event
+    _space: _SpaceQueue
     #: Whether the lost records were logged. At the interpreter's exit, both an exit handler and `__del__` log them.
     _is_loss_logged = False
     #: Returns True before the first call, and when the event loop is closed. It is fast enough for each `send`.
@@ -299,26 +398,36 @@ class ProducerBase(ClientBase):
         """Create the lock of the core. Return the function that the core calls when buffer space becomes free."""
         self._must_start = _true
         self._lock = threading.RLock()
-        self._freed = asyncio.Event()
-        return self._freed.set
+        self._space = _SpaceQueue()
+        return self._space.wake_first
+
+    def _attach_space(self) -> None:
+        """Connect the queue for buffer space with the buffer."""
+        self._space.accumulator = self._core.accumulator
+        self._core.accumulator.must_pause = self._space.must_pause
 
     async def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
         deadline = time.monotonic() + self._core.settings.max_block
-        accumulator = self._core.accumulator
-        accumulator.space_waiters += 1
+        space, waiter = self._space, object()
+        if space.must_pause():
+            await asyncio.sleep(0)
+        is_late = False
         try:
-            while (done := put()) is None:
-                self._freed.clear()
+            while True:
+                freed = space.enter(waiter)  # before `put`, which may itself release space
+                if space.is_first(waiter) and (done := space.put_first(put)) is not None:
+                    return done
+                if is_late:
+                    return None
                 try:
                     # Not wait_for: before Python 3.12, it loses a cancellation that arrives when space becomes free.
                     async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                        await self._freed.wait()
+                        await freed
                 except TimeoutError:
-                    return put()
+                    is_late = True
         finally:
-            accumulator.space_waiters -= 1
-        return done
+            space.leave(waiter)
 
     def _log_lost(self) -> None:
         if not self._is_loss_logged:
