@@ -17,12 +17,14 @@ from kcodec import TopicPartition
 from kcodec.admin.security import ScramCredentialUpsertion
 from kcodec.admin.values import NewTopic
 from kcodec.broker import Broker
-from kcodec.client import Admin, TransactionHandle, TransactionWriter, WriterReceipt
+from kcodec.client import Admin, Producer, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import AuthenticationError
 from kcodec.spark import CheckpointMismatchError
 from kcodec.spark.client_options import with_credentials
 from kcodec.spark.sink_protocol import VERSIONS, Batch, OutputTopic, SinkProgress, progress_key
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
+from kcodec.spark.topic_stream import TopicStream
+from kcodec.spark.topics import TopicSource
 
 
 class Outputs:
@@ -173,6 +175,32 @@ def rotate(broker: Broker, password: Path | None) -> None:
     if password is not None:
         password.write_text("new")
     time.sleep(1)  # connections that are not used are closed
+
+
+def test_a_stream_continues_with_a_new_password(
+    provided: tuple[Broker, Path, dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, password, client = provided
+    broker.create_topic("t", 1)
+    options = {"subscribe": "t", "startingOffsets": "earliest", "kafka.group.id": "lag", **client}
+    stream = TopicStream(TopicSource.of(options, is_stream=True))
+    start = stream.initial_offset()
+    rotate(broker, password)
+    with Producer(**broker.client_options("admin")) as producer:
+        producer.send("t", b"x").result()
+    end = stream.latest_offset(start)
+    assert end["t"]["0"] == 1
+    assert messages(caplog).count("connecting again with new credentials") == 1
+    stream.commit(end)
+    stream.close()
+    without = {name: value for name, value in options.items() if name != "kcodec.token.provider"}
+    wrong = {**without, "sasl_plain_username": "app", "sasl_plain_password": "old"}
+    caplog.clear()
+    refused = TopicStream(TopicSource.of(wrong, is_stream=True))
+    with pytest.raises(AuthenticationError):
+        refused.initial_offset()
+    refused.close()
+    assert "connecting again" not in messages(caplog)
 
 
 def test_a_sink_continues_with_a_new_password(

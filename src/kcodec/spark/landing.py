@@ -138,7 +138,7 @@ def land(
     last = folder.recover()
     before = None if last is None else last.position
     ranges, position = _next(topics, before) if resume else _again(topics, before)
-    if not ranges and (not resume or position == before):
+    if not ranges and position == (before or StreamOffsets({})):
         return Landing(folder.path, None, offsets=position.offsets)
     run = folder.begin(last)
     try:
@@ -254,6 +254,7 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
     known = StreamOffsets(
         {each: offset for each, offset in offsets.items() if each in read},
         {topic: text for topic, text in ids.items() if topic in names},
+        {} if before is None else {topic: when for topic, when in before.missing.items() if topic in names},
     )
     stream = TopicStream(topics)
     try:
@@ -264,7 +265,10 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
         stream.close()
     kept = {each: offset for each, offset in offsets.items() if each not in read}
     kept_ids = {each.topic: ids[each.topic] for each in kept if each.topic in ids}
-    return ranges, StreamOffsets({**kept, **reached.offsets}, {**kept_ids, **reached.topic_ids})
+    missing = {} if before is None else {topic: when for topic, when in before.missing.items() if topic not in names}
+    return ranges, StreamOffsets(
+        {**kept, **reached.offsets}, {**kept_ids, **reached.topic_ids}, {**missing, **reached.missing}
+    )
 
 
 def _commit(topics: TopicSource, position: StreamOffsets) -> None:
@@ -279,16 +283,17 @@ def _commit(topics: TopicSource, position: StreamOffsets) -> None:
 
 
 def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
-    """Return the ranges of a batch query, and the position after these ranges and all earlier landings.
+    """Return the ranges of a batch query, and the position after these ranges and all earlier landings. A partition
+    whose range is empty has a position as well, so that the next call does not read what this one left out.
 
     The position in a topic that was created again is that of the deleted topic. It is dropped, or DataLossError is
     raised if failOnDataLoss is true.
     """
     from kcodec.spark.topic_stream import id_text
 
-    ranges = topics.plan()
+    bounds = topics.bounds()
     offsets, ids = ({}, {}) if before is None else (dict(before.offsets), dict(before.topic_ids))
-    found = {each.topic: id_text(each.topic_id) for each in ranges if each.topic_id is not None}
+    found = {each.topic: id_text(each.topic_id) for each in bounds if each.topic_id is not None}
     renewed = {topic for topic, text in found.items() if ids.get(topic, text) != text}
     losses = [
         DataLoss(each, offset, None, created_again(ids[each.topic], found[each.topic]))
@@ -302,7 +307,7 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
         del offsets[loss.partition]
     known = {each.topic for each in offsets}
     is_whole = topics.starting().kind == "earliest"
-    for each in ranges:
+    for each in bounds:
         position = offsets.get(each.topic_partition)
         if position is None and each.topic in renewed and each.start > 0 and not is_whole:
             continue  # The next call begins at the earliest offset of the new topic.
@@ -311,7 +316,8 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
             offsets[each.topic_partition] = max(each.end, position or 0)
         if each.topic in found and each.topic not in known:
             ids[each.topic] = found[each.topic]
-    return ranges, StreamOffsets(offsets, ids)
+    missing = {} if before is None else {topic: when for topic, when in before.missing.items() if topic not in found}
+    return topics.cut(bounds), StreamOffsets(offsets, ids, missing)
 
 
 def _common_schema(results: Sequence[Mapping[str, Any]]) -> str:

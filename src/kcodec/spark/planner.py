@@ -548,16 +548,20 @@ class StreamOffsets:
 
     As JSON: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``. A topic with the name v is written as ``/v``, which no
     topic can be called.
+
+    missing: Topics whose offsets are kept although the topic does not exist, and since when (ms since 1970).
     """
 
     offsets: dict[TopicPartition, int]
     topic_ids: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
 
     VERSION = 1
     #: Of the end of a first batch: where it starts, which no other offset in a checkpoint has.
     FIRST = "/start"
     #: Of a start that the options no longer give: why. A first batch that is replayed does not need it.
     REFUSED = "/refused"
+    MISSING = "/missing"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the offsets as an object for JSON, in order of topics and partitions."""
@@ -567,6 +571,8 @@ class StreamOffsets:
             topic_id = self.topic_ids.get(partition.topic)
             topic = found.setdefault(key, {} if topic_id is None else {"id": topic_id})
             topic[str(partition.partition)] = offset
+        if self.missing:
+            found[self.MISSING] = dict(sorted(self.missing.items()))
         return found
 
     @classmethod
@@ -589,7 +595,7 @@ class StreamOffsets:
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         for key, numbers in value.items():
-            if key in ("v", cls.FIRST, cls.REFUSED):
+            if key in ("v", cls.FIRST, cls.REFUSED, cls.MISSING):
                 continue
             topic = "v" if key == "/v" else key
             for name, number in _object(numbers).items():
@@ -597,4 +603,5 @@ class StreamOffsets:
                     topic_ids[topic] = str(number)
                 else:
                     offsets[TopicPartition(topic, _partition(name))] = _whole(number, HIGHEST_LONG)
-        return cls(offsets, topic_ids)
+        missing = {topic: _whole(when, HIGHEST_LONG) for topic, when in _object(value.get(cls.MISSING, {})).items()}
+        return cls(offsets, topic_ids, missing)

@@ -194,6 +194,13 @@ class TopicSource:
 
         Raise what brokers respond, and DataLossError.
         """
+        return self.cut(self.bounds())
+
+    def bounds(self) -> list[OffsetRange]:
+        """Return the range of each partition that a batch query reads, also if it is empty, with the id of its topic.
+
+        Raise the errors of `plan`.
+        """
         starting, ending, level = self.starting(), self._ending(), self.isolation_level
         with self.admin() as admin:
             ids, counts = find_topics(admin, self.topics())
@@ -231,7 +238,7 @@ class TopicSource:
             )
             for loss in losses:
                 logger.warning("%s", loss)
-        return self.cut([replace(each, topic_id=ids.get(each.topic)) for each in ranges])
+        return [replace(each, topic_id=ids.get(each.topic)) for each in ranges]
 
     def read(
         self, ranges: Sequence[OffsetRange], on_end: Callable[[int, int], None] | None = None
