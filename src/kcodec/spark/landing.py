@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from kcodec.spark.batch_functions import Function, results_of
+from kcodec.spark.batch_functions import Function, options_of_source, results_of
 from kcodec.spark.columns import columns_named, suggestion
 from kcodec.spark.landing_folder import (
     COUNTS,
@@ -44,7 +44,7 @@ FOLDERS = ("topic", "partition")
 
 def land(
     spark: SparkSession,
-    source: str | Mapping[str, Any],
+    source: str | Sequence[str] | Mapping[str, Any],
     path: str | os.PathLike[str],
     *,
     format: str = "parquet",  # noqa: A002, as DataFrameWriter.save names it
@@ -76,7 +76,8 @@ def land(
     neither loses nor duplicates a record, even if it is killed at any time. If a call is killed while it renames
     committed files, the next call finishes that work. `landings` returns only the complete landings.
 
-    source:            The topics, separated by commas, or the options of Spark's own Kafka source (see `map_batches`).
+    source:            The topics as a list of names or separated by commas, or the options of Spark's own Kafka source
+                       (see `map_batches`).
     path:              A folder that the driver and all executors share, or an address that pyarrow resolves
                        (``s3://bucket/orders``). Only one call can write to it at a time. A second call raises
                        LandingError.
@@ -90,7 +91,7 @@ def land(
                        ``topic=orders/partition=3``, and do not contain these columns.
     resume:            True: continue where the last landing in the folder ended. A loop of calls is then like one
                        streaming query whose checkpoint is the folder. The options are those of streams, and
-                       maxOffsetsPerTrigger and the other limits apply to each call. startingOffsets is "earliest" by
+                       maxOffsetsPerTrigger and maxBytesPerTrigger apply to each call. startingOffsets is "earliest" by
                        default and is used for the first landing. Topics and partitions that are added later begin at
                        their earliest offsets.
                        False: read what the options of a batch query define, even if the folder already contains it.
@@ -121,8 +122,8 @@ def land(
         raise ValueError(f"format is {format!r}: expected 'parquet'")
     by = _checked_folders(partition_by)
     settings = ParquetSettings(compression, compression_level, max_file_bytes, row_group_bytes, parquet_options or {})
-    given = {"subscribe": source} if isinstance(source, str) else dict(source)
-    given |= options
+    given = {**options_of_source(source), **options}
+    _refuse_waits(given)
     if resume:
         _refuse_ends(given)
         if not any(name.lower().startswith("starting") for name in given):
@@ -338,6 +339,15 @@ def _files(
             path = file_path(number, task, part, each.topic, each.partition, each.start, by)
             place = (each.topic, each.partition, each.start, each.end)
             yield StagedFile(written["name"], LandedFile(path, written["rows"], written["bytes"], *place))
+
+
+def _refuse_waits(given: Mapping[str, Any]) -> None:
+    """Raise ValueError for the options by which a stream waits for more records."""
+    for name in given:
+        if name.lower() in ("minoffsetspertrigger", "maxtriggerdelay"):
+            raise ValueError(
+                f"option {name!r} has no meaning for land(), which does not wait for records; call land() less often"
+            )
 
 
 def _refuse_ends(given: Mapping[str, Any]) -> None:

@@ -309,6 +309,30 @@ def ranges_between(starts: PartitionOffsets, ends: PartitionOffsets) -> list[Off
     return ranges
 
 
+def why_inverted(
+    partition: TopicPartition, starts: PartitionOffsets, ends: PartitionOffsets, first: int, end: int, written: int
+) -> str:
+    """Return why the start of a partition is greater than its end.
+
+    first, end: The bounds of the log; end is the last stable offset for read_committed.
+    written:    End of the log, including open transactions.
+    """
+    start, last = starts[partition], ends[partition]
+    text = f"the start offset {start} is greater than the end offset {last} for {partition}; the log "
+    text += f"has offsets {first} to {written - 1}" if written > first else f"is empty and ends at {written}"
+    if start > written:
+        return (
+            f"{text}: the topic was deleted and created again, the log was truncated, or the offset is that of another "
+            "topic"
+        )
+    if start > end:
+        return (
+            f"{text}, and its last stable offset is {end}, because a transaction is open: a query with read_committed "
+            "can read the records after it when the transaction has ended"
+        )
+    return text
+
+
 def cut_ranges(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
