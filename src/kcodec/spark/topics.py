@@ -51,10 +51,21 @@ READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__) | {TOKEN_PROVIDER}
 CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by other options and arguments of Spark's readers, or by Spark's types. INSTEAD has an explanation of each.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing", "key_deserializer", "value_deserializer"}
-#: Their values are objects of Python, so that they are not options of a reader of Spark.
-OBJECTS = {"limits", "metrics", "security", "ssl_context", "sasl_oauth_token_provider", "sasl_aws_credentials_provider"}
+OF_ARGUMENTS = "pass it as an argument of map_batches or land"
+#: Options whose values are objects of Python, which a reader of Spark cannot pass, and what to do in their place.
+OBJECTS = {
+    "limits": "set maxBatchBytes and maxDecompressedBytes",
+    "metrics": OF_ARGUMENTS,
+    "security": OF_ARGUMENTS,
+    "ssl_context": OF_ARGUMENTS,
+    "sasl_oauth_token_provider": "set kcodec.token.provider to module:function",
+    "sasl_aws_credentials_provider": "set kcodec.token.provider to module:function",
+}
 KAFKA_NAMES = (
-    *("kafka." + name.replace("_", ".") for name in sorted(READ_OPTIONS - OWN_OPTIONS - OBJECTS - {TOKEN_PROVIDER})),
+    *(
+        "kafka." + name.replace("_", ".")
+        for name in sorted(READ_OPTIONS - OWN_OPTIONS - OBJECTS.keys() - {TOKEN_PROVIDER})
+    ),
     TOKEN_PROVIDER,
 )
 #: Beginnings of the names of options whose files may exist on executors only.
@@ -311,6 +322,8 @@ def _read_options(name: str, value: Any) -> dict[str, Any]:
                 f"unknown option {name!r}{suggestion(name, known)}: the options are those of Spark's Kafka source, "
                 "and those of kcodec.read_ranges with or without 'kafka.' before them"
             )
+        if ours in OBJECTS and isinstance(value, str):
+            raise ValueError(f"option {name!r} is text, and takes an object of Python; {OBJECTS[ours]}")
     return found
 
 

@@ -62,7 +62,7 @@ SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 NOT_FOR_SINKS = frozenset({"key_serializer", "value_serializer", "metrics"})
 PRODUCER_OPTIONS = (WriterOptions.__annotations__.keys() | {"acks", "enable_idempotence"}) - NOT_FOR_SINKS
 #: The names that a user of Spark would write, without those whose values are objects of Python.
-KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(PRODUCER_OPTIONS - OBJECTS))
+KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(PRODUCER_OPTIONS - OBJECTS.keys()))
 #: Options of a reader that name what is read.
 OF_TOPICS = {*(name.lower() for name in STRATEGIES), "path", "paths"}
 #: Beginnings of the names of options of TLS and SASL, and of our own.
