@@ -407,6 +407,8 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.log.LogDirectory.transactions", "states"): ("open", log_directory),
     ("kcodec.log.partition_transactions", "states"): ("open", partition_log),
 }
+for _call in (("read_topic", "partitions"), ("read_ranges", "ranges")):
+    PROBES["kcodec.client." + _call[0], _call[1]] = PROBES["kcodec." + _call[0], _call[1]]
 for _name in (
     *ASSIGNS,
     *("beginning_offsets", "committed", "end_offsets"),

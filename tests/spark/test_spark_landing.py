@@ -427,6 +427,9 @@ def test_a_file_system_without_hard_links(
         ({"max_file_bytes": "1g"}, "max_file_bytes is '1g'"),
         ({"compression": "zst"}, "compression is 'zst'"),
         ({"max_filebytes": 5}, "unknown option 'max_filebytes'"),
+        ({"minOffsetsPerTrigger": 5}, r"option 'minOffsetsPerTrigger' has no meaning for land\(\)"),
+        ({"resume": False, "maxtriggerdelay": "1h"}, r"option 'maxtriggerdelay' has no meaning for land\(\)"),
+        ({"value_deserializer": bytes.upper}, "option 'value_deserializer' has no meaning here: values are binary"),
     ],
 )
 def test_arguments_that_are_invalid(tmp_path: Path, options: dict[str, Any], text: str) -> None:

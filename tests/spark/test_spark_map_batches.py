@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,8 @@ import kcodec
 from kcodec import OffsetRange, TopicPartition
 from kcodec.client import Admin, Producer
 from kcodec.errors import BrokerError
-from kcodec.spark import map_batches, schema
+from kcodec.spark import land, map_batches, schema
+from kcodec.spark.batch_functions import options_of_source
 from kcodec.spark.planner import DataLossError
 from kcodec.spark.topics import TopicSource
 from kcodec.testing.kafka import ApacheKafka
@@ -298,7 +300,37 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
         ({**SERVERS, "startingOfsets": "earliest"}, r"'startingOfsets' \(did you mean 'startingOffsets'\?\)"),
         ({**SERVERS, "kafka.fetch.min.bytes": "5"}, "unknown option 'kafka.fetch.min.bytes'"),
         ({**SERVERS, "maxOffsetsPerTrigger": "x"}, "option 'maxOffsetsPerTrigger' is 'x'"),
-        ({**SERVERS, "columns": ("key",)}, "unknown option 'columns'"),
+        (
+            {**SERVERS, "columns": ("key",)},
+            "option 'columns' has no meaning here: the argument columns= of map_batches",
+        ),
+        ({**SERVERS, "on_error": "skip"}, "option 'on_error' has no meaning here: mode=permissive"),
+        ({**SERVERS, "on_missing": "skip"}, "option 'on_missing' has no meaning here: failOnDataLoss"),
+        ({**SERVERS, "framing": "confluent"}, "option 'framing' has no meaning here: keys and values contain"),
+        ({**SERVERS, "binary_type": "binary_view"}, "option 'binary_type' has no meaning here: the types"),
+        (
+            {**SERVERS, "value_deserializer": bytes},
+            "option 'value_deserializer' has no meaning here: values are binary",
+        ),
+        ({**SERVERS, "kafka.key.deserializer": "x"}, "option 'kafka.key.deserializer' has no meaning here: keys are"),
+        ({**SERVERS, "session_timeout_ms": 5}, "option 'session_timeout_ms' has no meaning here: partitions are read"),
+        ({**SERVERS, "kafka.sasl.client.callback.handler.class": "x"}, "has no meaning here: kcodec.token.provider"),
+        ({**SERVERS, "kafka.metrics": "x"}, "option 'kafka.metrics' is text, and takes an object of Python; pass it"),
+        ({**SERVERS, "kafka.limits": "x"}, "takes an object of Python; set maxBatchBytes and maxDecompressedBytes"),
+        ({**SERVERS, "kafka.retries": "3"}, "unknown option 'kafka.retries':"),
+        ({**SERVERS, "kafka.metric.reporters": "x"}, "unknown option 'kafka.metric.reporters':"),
+        ({**SERVERS, "kafka.config.providers": "x"}, "unknown option 'kafka.config.providers':"),
+        ({**SERVERS, "max_partition_fetch_byte": 5}, r"\(did you mean 'max_partition_fetch_bytes'\?\)"),
+        (
+            {**SERVERS, "kafka.isolation.level": "commited"},
+            "option 'kafka.isolation.level' must be one of read_uncommitted, read_committed, not 'commited'",
+        ),
+        ({**SERVERS, "isolation_level": "1"}, "option 'isolation_level' must be one of"),
+        (
+            {**SERVERS, "kafka.default.api.timeout.ms": "-1"},
+            "option 'kafka.default.api.timeout.ms' must be a number of at least 1, not -1",
+        ),
+        ({**SERVERS, "max.partition.fetch.bytes": "0"}, "option 'max.partition.fetch.bytes' must be a number"),
         ({**SERVERS, "mode": "ignore"}, "option 'mode' is 'ignore'"),
         ({**SERVERS, "failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no': expected true or false"),
         ({**SERVERS, "minPartitions": "0"}, "option 'minPartitions' is '0'"),
@@ -308,6 +340,24 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
 def test_options_that_are_invalid(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         TopicSource.of(options)
+
+
+@pytest.mark.parametrize("source", [["a", "b"], ("a", "b"), {"subscribe": ["a", "b"]}, {"SUBSCRIBE": ("a", "b")}])
+def test_topics_may_be_a_list(source: Any) -> None:
+    options = options_of_source(source)
+    assert TopicSource.of({"bootstrap_servers": "b:1", **options}).topics().subscribe == ("a", "b")
+
+
+@pytest.mark.parametrize("source", [5, None, {"a", "b"}, [1], b"orders"])
+def test_an_error_shows_the_forms_of_topics(source: Any, tmp_path: Path) -> None:
+    nothing: Any = None
+    text = r"expected names of topics as 'orders,payments' or \['orders', 'payments'\], or a dict of options"
+    with pytest.raises(TypeError, match=text):
+        map_batches(nothing, source, places, PLACES, bootstrap_servers="b:1")
+    with pytest.raises(TypeError, match=text):
+        land(nothing, source, tmp_path, bootstrap_servers="b:1")
+    with pytest.raises(TypeError, match=r"option 'subscribe' is .*: expected names of topics"):
+        TopicSource.of({"bootstrap_servers": "b:1", "subscribe": source})
 
 
 def test_options_of_both_spellings() -> None:

@@ -435,6 +435,16 @@ def test_a_table_keeps_its_options(spark: SparkSession, table: str) -> None:
     assert differences(rows, consumed(partition, "read_committed"), partition) == []
 
 
+def test_an_error_says_that_a_table_is_only_read(spark: SparkSession, table: str) -> None:
+    """Spark passes none of its options to a writer."""
+    text = r"a table of kcodec can only be read; to write to a topic, use df.write.format"
+    with pytest.raises(PySparkException, match=text):
+        spark.sql(f"CREATE TABLE {table} USING kcodec OPTIONS ('kafka.bootstrap.servers' 'b:1', 'topic' 't')")
+    spark.sql(f"CREATE TABLE {table} USING kcodec LOCATION '{golden('txn-mixed-0').path}'")
+    with pytest.raises(PySparkException, match=text):
+        spark.table(table).write.insertInto(table)
+
+
 def test_a_table_with_a_list_of_columns_names_the_remedy(spark: SparkSession, table: str) -> None:
     spark.sql(f"CREATE TABLE {table} (value binary) USING kcodec LOCATION '{golden('txn-mixed-0').path}'")
     with pytest.raises(PySparkException, match=r"no path is given.*no list of columns"):

@@ -43,6 +43,35 @@ def test_an_end_beyond_the_last_stable_offset_is_not_a_truncated_log(kcodec_brok
         assert [(one.start, one.end) for one in TopicSource.of(given).plan()] == [(0, 5)]
 
 
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (9, "start offset 9 is greater than the end offset 3 for orders-0; the log has offsets 0 to 3: the topic was"),
+        (4, "the log has offsets 0 to 3, and its last stable offset is 3, because a transaction is open"),
+    ],
+)
+def test_a_start_beyond_the_end_is_explained(kcodec_broker: Broker, start: int, text: str) -> None:
+    broker = kcodec_broker
+    broker.create_topic("orders", 1)
+    broker.seed("orders", [b"0", b"1", b"2"])
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "subscribe": "orders",
+        "startingOffsets": json.dumps({"orders": {"0": start}}),
+        "kafka.isolation.level": "read_committed",
+    }
+    with (
+        Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t") as producer,
+        producer.transaction() as txn,
+    ):
+        txn.send("orders", b"3").result()
+        with pytest.raises(ValueError, match=text):
+            TopicSource.of(given).plan()
+    ended = {**given, "endingOffsets": json.dumps({"orders": {"0": 1}}), "startingOffsets": '{"orders":{"0":2}}'}
+    with pytest.raises(ValueError, match=r"end offset 1 for orders-0; the log has offsets 0 to \d$"):
+        TopicSource.of(ended).plan()
+
+
 @pytest.mark.parametrize("side", ["starting", "ending"])
 def test_a_record_that_arrives_while_a_query_is_planned_is_after_its_end(
     kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, side: str

@@ -340,10 +340,13 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
     [
         ({"topic": "t"}, "option 'kafka.bootstrap.servers' is missing"),
         ({**SERVERS, "topc": "x"}, r"unknown option 'topc' \(did you mean 'topic'\?\)"),
-        ({**SERVERS, "kafka.linger": "5"}, "unknown option 'kafka.linger'"),
-        ({**SERVERS, "path": "/x"}, "option 'path' is for reading: leave it out, or set the option 'topic'"),
+        ({**SERVERS, "kafka.linger": "5"}, r"unknown option 'kafka.linger' \(did you mean 'kafka.linger.ms'\?\)"),
+        ({**SERVERS, "kafka.metric.reporters": "x"}, "unknown option 'kafka.metric.reporters':"),
+        ({**SERVERS, "kafka.sasl.login.callback.handler.class": "x"}, "has no meaning here: kcodec.token.provider"),
+        ({}, "no option is given, .* a table of kcodec can only be read"),
+        ({**SERVERS, "path": "/x"}, "option 'path' is for reading: set the option 'topic' to write to a topic"),
         ({**SERVERS, "subscribe": "x"}, "option 'subscribe' is for reading"),
-        ({**SERVERS, "includeHeaders": "true"}, "option 'includeHeaders' is for reading"),
+        ({**SERVERS, "includeHeaders": "true"}, "option 'includeHeaders' is for reading: leave it out$"),
         ({**SERVERS, "failOnDataLoss": "true"}, "option 'failOnDataLoss' is for reading"),
         ({**SERVERS, "kafka.isolation.level": "x"}, "option 'kafka.isolation.level' is for reading"),
         (

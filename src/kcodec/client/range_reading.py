@@ -28,8 +28,12 @@ class RangeReading(BoundedReading):
     client_options: Options of the client as the caller passed them.
     config:         The checked options of the client.
 
+    is_sample:      Whether the read of each range ends after its first response.
+
     Raise TypeError or ValueError if a range or an option is invalid, before any request.
     """
+
+    is_sample = False
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class RangeReading(BoundedReading):
     def open(self, client: Client) -> Flow[None]:
         """Start the fetches."""
         settings = self.settings
-        opening = open_ranges(client.cluster, self.ranges, settings, self._on_missing)
+        opening = open_ranges(client.cluster, self.ranges, settings, self._on_missing, is_sample=self.is_sample)
         topics = ", ".join(sorted({repr(each.topic) for each in self.ranges})[:MAX_NAMED_TOPICS])
         self._read = yield from reported(
             opening,

@@ -89,6 +89,7 @@ class BoundedRead:
     on_missing: Handling of offsets that are not in the log: "raise" an error with the bounds of the log, or "skip"
                 them, with a log message and a count. With None, the bounds were checked before: an offset that is no
                 longer in the log is an error, and the read waits for an end that is not written yet.
+    is_sample:  Whether the read of each partition ends after its first response.
     """
 
     def __init__(
@@ -97,8 +98,11 @@ class BoundedRead:
         ranges: Iterable[OffsetRange],
         settings: ConsumerSettings,
         on_missing: OnMissing | None = None,
+        *,
+        is_sample: bool = False,
     ) -> None:
         self.cluster = cluster
+        self._is_sample = is_sample
         self.settings = settings
         self.on_missing = on_missing
         size = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
@@ -185,6 +189,8 @@ class BoundedRead:
                     response.size = size
                     self._responses.append(response)
                     self._arrived.set()
+                    if self._is_sample:
+                        break
                     continue
                 self._space.give(size)
                 if partition.must_pause:

@@ -21,10 +21,15 @@ ON_MISSING: tuple[OnMissing, ...] = ("raise", "skip")
 
 
 def open_ranges(
-    cluster: Cluster, ranges: Sequence[OffsetRange], settings: ConsumerSettings, on_missing: OnMissing
+    cluster: Cluster,
+    ranges: Sequence[OffsetRange],
+    settings: ConsumerSettings,
+    on_missing: OnMissing,
+    *,
+    is_sample: bool = False,
 ) -> Flow[BoundedRead]:
-    """Start to fetch the ranges. Raise BrokerError for a topic or a partition that does not exist, unless it is
-    skipped."""
+    """Start to fetch the ranges, of a sample up to the first response of each. Raise BrokerError for a topic or a
+    partition that does not exist, unless it is skipped."""
     filled = [each for each in ranges if each.start < each.end]
     cluster.add_topics({each.topic for each in filled})
     errors: dict[str, BrokerError] = {}
@@ -40,7 +45,7 @@ def open_ranges(
     while (outdated := [each for each in outdated if _missing(cluster, each)]) and cluster.clock() < deadline:
         yield from sleep(cluster.times.backoff(0, cluster.random.random()))
         yield from cluster.refresh(settings.default_api_timeout)
-    read = BoundedRead(cluster, ranges, settings, on_missing)
+    read = BoundedRead(cluster, ranges, settings, on_missing, is_sample=is_sample)
     for partition in read.partitions:
         if partition.range in outdated:
             read.skip_rest(partition, _error(partition.range, _missing(cluster, partition.range)))

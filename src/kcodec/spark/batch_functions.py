@@ -37,7 +37,7 @@ Function = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 def map_batches(
     spark: SparkSession,
-    source: str | Mapping[str, Any],
+    source: str | Sequence[str] | Mapping[str, Any],
     function: Function,
     schema: StructType | str,
     *,
@@ -57,7 +57,7 @@ def map_batches(
     has one range of offsets, or a part of it (minPartitions, maxRecordsPerPartition). Reused Python workers keep their
     connections (spark.python.worker.reuse, which is the default).
 
-    source:    The topics, separated by commas, or the options of Spark's own Kafka source:
+    source:    The topics as a list of names or separated by commas, or the options of Spark's own Kafka source:
                ``{"kafka.bootstrap.servers": ..., "subscribePattern": "orders.*", "startingOffsets": ...}``.
     function:  As for ``mapInArrow``: takes an iterator of ``pyarrow.RecordBatch`` and yields such. It is called once
                for each task; a task that Spark repeats calls it again.
@@ -85,8 +85,7 @@ def map_batches(
 
     if not callable(function):
         raise TypeError(f"function is {type(function).__name__}: expected a function of an iterator of batches")
-    given = {"subscribe": source} if isinstance(source, str) else dict(source)
-    topics = TopicSource.of({**given, **options}, is_stream=streaming)
+    topics = TopicSource.of({**options_of_source(source), **options}, is_stream=streaming)
     if columns is not None:
         topics = replace(topics, columns=columns_named([columns] if isinstance(columns, str) else columns))
     if streaming:
@@ -99,6 +98,19 @@ def map_batches(
         yield from in_schema(results_of(function, topics.read(mine)), types)
 
     return spark.range(0, len(ranges), 1, max(len(ranges), 1)).mapInArrow(for_workers(run), schema)
+
+
+def options_of_source(source: Any) -> dict[str, Any]:
+    """Return the options that the argument `source` of map_batches and land sets. Raise TypeError unless it is the
+    names of topics, or a dict of options."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    if not isinstance(source, str | list | tuple) or not all(isinstance(name, str) for name in source):
+        raise TypeError(
+            f"source is {source!r}: expected names of topics as 'orders,payments' or ['orders', 'payments'], or a dict "
+            "of options like {'subscribePattern': 'orders.*'}"
+        )
+    return {"subscribe": source}
 
 
 def _mapped_stream(spark: SparkSession, topics: TopicSource, function: Function, schema: StructType | str) -> DataFrame:

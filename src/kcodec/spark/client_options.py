@@ -69,6 +69,11 @@ def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def has_provider(options: Mapping[str, Any]) -> bool:
+    """Return whether a function provides the credentials, so that the next connection may have other ones."""
+    return TOKEN_PROVIDER in options or any(name in options for name in PROVIDED.values())
+
+
 def _parts(name: Any) -> tuple[str, str]:
     module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not (module and colon and function):

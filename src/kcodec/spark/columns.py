@@ -49,18 +49,29 @@ BY_COLUMN = {column.column: column for column in ALL_COLUMNS}
 BY_FOLDED_NAME = {column.name.lower(): column for column in ALL_COLUMNS}
 
 
+#: Smallest similarity of a name that an error suggests, from 0 to 1. A wrong suggestion is worse than none.
+SIMILARITY = 0.78
+
+
 def default_columns(include_headers: bool, include_batch_meta: bool) -> tuple[SparkColumn, ...]:
     """Return the columns of a read that names none."""
     return (*KAFKA_COLUMNS, *((HEADERS,) if include_headers else ()), *(BATCH_COLUMNS if include_batch_meta else ()))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` with the closest known name, or ""."""
+    """Return ` (did you mean 'x'?)` with the closest known name, or "".
+
+    The prefix kafka. is not compared, because it would make any two options alike.
+    """
     import difflib  # most processes of Spark do not need it
 
-    by_folded = {other.lower(): other for other in known}
-    close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
+    by_folded = {_compared(other): other for other in known}
+    close = difflib.get_close_matches(_compared(name), by_folded, n=1, cutoff=SIMILARITY)
     return f" (did you mean {by_folded[close[0]]!r}?)" if close else ""
+
+
+def _compared(name: str) -> str:
+    return name.lower().removeprefix("kafka.").replace("_", ".")
 
 
 def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:

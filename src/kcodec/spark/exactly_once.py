@@ -81,7 +81,8 @@ def exactly_once(
                   those of Spark's own Kafka sink: value, and optionally key, headers and partition. Other columns are
                   not written.
     topic:        Topic that all rows are written to.
-    application:  Name of this query. It must stay the same after a restart, and no other query may use it. It is the
+    application:  Name of this query. It must stay the same after a restart, and no other query may use it, even for
+                  another topic. Only jobs with `version` may use one name for several topics. It is the
                   transactional id, and the consumer group whose committed offset is the number of the next batch. Do
                   not use it as the group.id of a consumer.
     partitioner:  How the partition of a row is chosen.
@@ -101,7 +102,9 @@ def exactly_once(
                   expires after offsets.retention.minutes without a batch (7 days by default). "topic": also as a record
                   in the compacted topic `<application>-progress`, which does not expire. The topic is created if it is
                   missing.
-    attempts:     Maximum number of times that a batch is written before the query fails.
+    attempts:     Maximum number of times that a batch is written before the query fails. If a broker refuses
+                  credentials that a provider has returned, the provider is called again and the batch is repeated once
+                  more, which is not counted.
     version:      Number of this write, for a DataFrame that is not streaming. The DataFrame is written now, unless this
                   version or a later one was committed before. Versions of an application must increase and can have
                   gaps.

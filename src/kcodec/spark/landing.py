@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from kcodec.spark.batch_functions import Function, results_of
+from kcodec.spark.batch_functions import Function, options_of_source, results_of
 from kcodec.spark.columns import columns_named, suggestion
 from kcodec.spark.landing_folder import (
     COUNTS,
@@ -44,7 +44,7 @@ FOLDERS = ("topic", "partition")
 
 def land(
     spark: SparkSession,
-    source: str | Mapping[str, Any],
+    source: str | Sequence[str] | Mapping[str, Any],
     path: str | os.PathLike[str],
     *,
     format: str = "parquet",  # noqa: A002, as DataFrameWriter.save names it
@@ -76,7 +76,8 @@ def land(
     neither loses nor duplicates a record, even if it is killed at any time. If a call is killed while it renames
     committed files, the next call finishes that work. `landings` returns only the complete landings.
 
-    source:            The topics, separated by commas, or the options of Spark's own Kafka source (see `map_batches`).
+    source:            The topics as a list of names or separated by commas, or the options of Spark's own Kafka source
+                       (see `map_batches`).
     path:              A folder that the driver and all executors share, or an address that pyarrow resolves
                        (``s3://bucket/orders``). Only one call can write to it at a time. A second call raises
                        LandingError.
@@ -90,7 +91,7 @@ def land(
                        ``topic=orders/partition=3``, and do not contain these columns.
     resume:            True: continue where the last landing in the folder ended. A loop of calls is then like one
                        streaming query whose checkpoint is the folder. The options are those of streams, and
-                       maxOffsetsPerTrigger and the other limits apply to each call. startingOffsets is "earliest" by
+                       maxOffsetsPerTrigger and maxBytesPerTrigger apply to each call. startingOffsets is "earliest" by
                        default and is used for the first landing. Topics and partitions that are added later begin at
                        their earliest offsets.
                        False: read what the options of a batch query define, even if the folder already contains it.
@@ -121,8 +122,8 @@ def land(
         raise ValueError(f"format is {format!r}: expected 'parquet'")
     by = _checked_folders(partition_by)
     settings = ParquetSettings(compression, compression_level, max_file_bytes, row_group_bytes, parquet_options or {})
-    given = {"subscribe": source} if isinstance(source, str) else dict(source)
-    given |= options
+    given = {**options_of_source(source), **options}
+    _refuse_waits(given)
     if resume:
         _refuse_ends(given)
         if not any(name.lower().startswith("starting") for name in given):
@@ -138,7 +139,7 @@ def land(
     last = folder.recover()
     before = None if last is None else last.position
     ranges, position = _next(topics, before) if resume else _again(topics, before)
-    if not ranges and (not resume or position == before):
+    if not ranges and position == (before or StreamOffsets({})):
         return Landing(folder.path, None, offsets=position.offsets)
     run = folder.begin(last)
     try:
@@ -254,6 +255,7 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
     known = StreamOffsets(
         {each: offset for each, offset in offsets.items() if each in read},
         {topic: text for topic, text in ids.items() if topic in names},
+        {} if before is None else {topic: when for topic, when in before.missing.items() if topic in names},
     )
     stream = TopicStream(topics)
     try:
@@ -264,7 +266,10 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
         stream.close()
     kept = {each: offset for each, offset in offsets.items() if each not in read}
     kept_ids = {each.topic: ids[each.topic] for each in kept if each.topic in ids}
-    return ranges, StreamOffsets({**kept, **reached.offsets}, {**kept_ids, **reached.topic_ids})
+    missing = {} if before is None else {topic: when for topic, when in before.missing.items() if topic not in names}
+    return ranges, StreamOffsets(
+        {**kept, **reached.offsets}, {**kept_ids, **reached.topic_ids}, {**missing, **reached.missing}
+    )
 
 
 def _commit(topics: TopicSource, position: StreamOffsets) -> None:
@@ -279,16 +284,17 @@ def _commit(topics: TopicSource, position: StreamOffsets) -> None:
 
 
 def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
-    """Return the ranges of a batch query, and the position after these ranges and all earlier landings.
+    """Return the ranges of a batch query, and the position after these ranges and all earlier landings. A partition
+    whose range is empty has a position as well, so that the next call does not read what this one left out.
 
     The position in a topic that was created again is that of the deleted topic. It is dropped, or DataLossError is
     raised if failOnDataLoss is true.
     """
     from kcodec.spark.topic_stream import id_text
 
-    ranges = topics.plan()
+    bounds = topics.bounds()
     offsets, ids = ({}, {}) if before is None else (dict(before.offsets), dict(before.topic_ids))
-    found = {each.topic: id_text(each.topic_id) for each in ranges if each.topic_id is not None}
+    found = {each.topic: id_text(each.topic_id) for each in bounds if each.topic_id is not None}
     renewed = {topic for topic, text in found.items() if ids.get(topic, text) != text}
     losses = [
         DataLoss(each, offset, None, created_again(ids[each.topic], found[each.topic]))
@@ -302,7 +308,7 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
         del offsets[loss.partition]
     known = {each.topic for each in offsets}
     is_whole = topics.starting().kind == "earliest"
-    for each in ranges:
+    for each in bounds:
         position = offsets.get(each.topic_partition)
         if position is None and each.topic in renewed and each.start > 0 and not is_whole:
             continue  # The next call begins at the earliest offset of the new topic.
@@ -311,7 +317,8 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
             offsets[each.topic_partition] = max(each.end, position or 0)
         if each.topic in found and each.topic not in known:
             ids[each.topic] = found[each.topic]
-    return ranges, StreamOffsets(offsets, ids)
+    missing = {} if before is None else {topic: when for topic, when in before.missing.items() if topic not in found}
+    return topics.cut(bounds), StreamOffsets(offsets, ids, missing)
 
 
 def _common_schema(results: Sequence[Mapping[str, Any]]) -> str:
@@ -332,6 +339,15 @@ def _files(
             path = file_path(number, task, part, each.topic, each.partition, each.start, by)
             place = (each.topic, each.partition, each.start, each.end)
             yield StagedFile(written["name"], LandedFile(path, written["rows"], written["bytes"], *place))
+
+
+def _refuse_waits(given: Mapping[str, Any]) -> None:
+    """Raise ValueError for the options by which a stream waits for more records."""
+    for name in given:
+        if name.lower() in ("minoffsetspertrigger", "maxtriggerdelay"):
+            raise ValueError(
+                f"option {name!r} has no meaning for land(), which does not wait for records; call land() less often"
+            )
 
 
 def _refuse_ends(given: Mapping[str, Any]) -> None:

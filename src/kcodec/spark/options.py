@@ -113,6 +113,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     )
 
 
+#: Spark passes no option of a table to a writer.
+TABLES_ARE_READ = (
+    'a table of kcodec can only be read; to write to a topic, use df.write.format("kcodec").mode("append") with the '
+    "options kafka.bootstrap.servers and topic"
+)
+
+
 def is_table(given: Mapping[str, str]) -> bool:
     """Return whether these are properties of a table (``CREATE TABLE ... USING kcodec``), and not options of a read."""
     return "owner" in given and "provider" in given

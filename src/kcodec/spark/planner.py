@@ -301,6 +301,30 @@ def ranges_between(starts: PartitionOffsets, ends: PartitionOffsets) -> list[Off
     return ranges
 
 
+def why_inverted(
+    partition: TopicPartition, starts: PartitionOffsets, ends: PartitionOffsets, first: int, end: int, written: int
+) -> str:
+    """Return why the start of a partition is greater than its end.
+
+    first, end: The bounds of the log; end is the last stable offset for read_committed.
+    written:    End of the log, including open transactions.
+    """
+    start, last = starts[partition], ends[partition]
+    text = f"the start offset {start} is greater than the end offset {last} for {partition}; the log "
+    text += f"has offsets {first} to {written - 1}" if written > first else f"is empty and ends at {written}"
+    if start > written:
+        return (
+            f"{text}: the topic was deleted and created again, the log was truncated, or the offset is that of another "
+            "topic"
+        )
+    if start > end:
+        return (
+            f"{text}, and its last stable offset is {end}, because a transaction is open: a query with read_committed "
+            "can read the records after it when the transaction has ended"
+        )
+    return text
+
+
 def cut_ranges(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
@@ -540,16 +564,20 @@ class StreamOffsets:
 
     As JSON: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``. A topic with the name v is written as ``/v``, which no
     topic can be called.
+
+    missing: Topics whose offsets are kept although the topic does not exist, and since when (ms since 1970).
     """
 
     offsets: dict[TopicPartition, int]
     topic_ids: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
 
     VERSION = 1
     #: Of the end of a first batch: where it starts, which no other offset in a checkpoint has.
     FIRST = "/start"
     #: Of a start that the options no longer give: why. A first batch that is replayed does not need it.
     REFUSED = "/refused"
+    MISSING = "/missing"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the offsets as an object for JSON, in order of topics and partitions."""
@@ -559,6 +587,8 @@ class StreamOffsets:
             topic_id = self.topic_ids.get(partition.topic)
             topic = found.setdefault(key, {} if topic_id is None else {"id": topic_id})
             topic[str(partition.partition)] = offset
+        if self.missing:
+            found[self.MISSING] = dict(sorted(self.missing.items()))
         return found
 
     @classmethod
@@ -581,7 +611,7 @@ class StreamOffsets:
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         for key, numbers in value.items():
-            if key in ("v", cls.FIRST, cls.REFUSED):
+            if key in ("v", cls.FIRST, cls.REFUSED, cls.MISSING):
                 continue
             topic = "v" if key == "/v" else key
             for name, number in _object(numbers).items():
@@ -589,4 +619,5 @@ class StreamOffsets:
                     topic_ids[topic] = str(number)
                 else:
                     offsets[TopicPartition(topic, _partition(name))] = _whole(number, HIGHEST_LONG)
-        return cls(offsets, topic_ids)
+        missing = {topic: _whole(when, HIGHEST_LONG) for topic, when in _object(value.get(cls.MISSING, {})).items()}
+        return cls(offsets, topic_ids, missing)

@@ -5,7 +5,11 @@ One transaction commits the rows of a batch together with the progress, so Kafka
 Spark writes its commit log afterwards, so it can be one batch behind. The progress is the committed offset (batch + 1)
 of the group `application`, with this metadata:
 
-    {"query": "<id of the query>", "batch": 7, "rows": 4000, "offsets": "<digest>", "time": <ms since 1970>}
+    {"query": "<id of the query>", "batch": 7, "rows": 4000, "offsets": "<digest>", "time": <ms since 1970>,
+     "topic": "<name of the output topic>", "topic_id": "<its id>"}
+
+One application can have the progress of several output topics, each with its own number (batch jobs with `version`). A
+topic that was deleted and created again has another id, and the rows of the earlier batches are not in it.
 
 `offsets` is a digest of the source offsets of the batch in the offset log of the checkpoint. If Spark repeats a batch
 after a crash, the source offsets are the same. If a checkpoint was restored, Spark can plan another batch with the same
@@ -15,7 +19,8 @@ number, and the digest is different.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kcodec.errors import KcodecError
@@ -87,25 +92,34 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class OutputTopic:
+    """The topic that a sink writes to: its name, its id ("" if the brokers have none), and its number of partitions."""
+
+    name: str
+    topic_id: str = ""
+    partitions: int = 1
+
+
+@dataclass(frozen=True)
 class SinkProgress:
-    """The last committed batch, and the time of its commit (ms since 1970)."""
+    """The last committed batch of one output topic, and the time of its commit (ms since 1970)."""
 
     query: str
     batch: int
     rows: int = 0
     offsets: str = ""
     time: int = 0
+    topic: str = ""
+    topic_id: str = ""
 
     @classmethod
-    def after(cls, batch: Batch, rows: int, time: int) -> SinkProgress:
+    def after(cls, batch: Batch, rows: int, time: int, topic: OutputTopic) -> SinkProgress:
         """Return the progress that is committed with a batch."""
-        return cls(batch.query, batch.number, rows, batch.offsets, time)
+        return cls(batch.query, batch.number, rows, batch.offsets, time, topic.name, topic.topic_id)
 
     def to_json(self) -> str:
         """Return the metadata of the committed offset, on one line."""
-        return json.dumps(
-            {"query": self.query, "batch": self.batch, "rows": self.rows, "offsets": self.offsets, "time": self.time}
-        )
+        return json.dumps(asdict(self))
 
     @property
     def committed(self) -> OffsetAndMetadata:
@@ -119,11 +133,12 @@ class SinkProgress:
             found: Any = json.loads(text)
             query, batch, rows = found["query"], found["batch"], found["rows"]
             offsets, time = found.get("offsets", ""), found.get("time", 0)
+            topic, topic_id = found.get("topic", ""), found.get("topic_id", "")
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
         if not isinstance(query, str) or not isinstance(batch, int) or not isinstance(rows, int):
             return None
-        return cls(query, batch, rows, str(offsets), time if isinstance(time, int) else 0)
+        return cls(query, batch, rows, str(offsets), time if isinstance(time, int) else 0, str(topic), str(topic_id))
 
 
 @dataclass(frozen=True)
@@ -155,6 +170,71 @@ def progress_of(committed: OffsetAndMetadata, application: str, batch: Batch) ->
             query=batch.query,
         )
     return found
+
+
+def progress_key(application: str, topic: str) -> bytes:
+    """Return the key of the record that has the progress of one output topic in the topic of an application."""
+    return json.dumps([application, topic]).encode()
+
+
+def refuse_other_owner(
+    batch: Batch,
+    progress: Mapping[str, SinkProgress],
+    topic: str,
+    application: str,
+    on_new_checkpoint: OnNewCheckpoint,
+) -> None:
+    """Raise CheckpointMismatchError if another query has the application, so that this one must not take it over.
+
+    progress: Progress of the application in each output topic. A query that has progress in its own topic has the
+              application. Batch jobs are one owner, whatever their topics.
+    """
+    own = progress.get(topic)
+    if on_new_checkpoint == "adopt" or (own is not None and own.query == batch.query):
+        return
+    others = {name: found for name, found in progress.items() if found.query != batch.query}
+    if topic in others:
+        is_committed(batch, others[topic], application, on_new_checkpoint)
+    for name, found in sorted(others.items()):
+        raise CheckpointMismatchError(
+            f"application {application!r}, {batch} of {_query(batch.query)}: the application belongs to "
+            f"{_query(found.query)}, which has committed batch {found.batch} to topic {name!r}. A start with the same "
+            "application would stop that query. Give each query its own application. If this query replaces the other "
+            f"one, {ADOPT}",
+            application=application,
+            batch=batch.number,
+            query=batch.query,
+            found_batch=found.batch,
+            found_query=found.query,
+        )
+
+
+def progress_in(
+    topic: OutputTopic,
+    progress: SinkProgress | None,
+    batch: Batch,
+    application: str,
+    on_new_checkpoint: OnNewCheckpoint,
+) -> SinkProgress | None:
+    """Return the progress if it is that of this topic; None if the topic was created again and this is accepted.
+
+    Raise CheckpointMismatchError if the topic was created again, unless on_new_checkpoint is "adopt".
+    """
+    if progress is None or not progress.topic_id or not topic.topic_id or progress.topic_id == topic.topic_id:
+        return progress
+    if on_new_checkpoint == "adopt":
+        return None
+    raise CheckpointMismatchError(
+        f"application {application!r}, {batch} of {_query(batch.query)}: topic {topic.name!r} was deleted and created "
+        f"again (its id was {progress.topic_id} and is {topic.topic_id}): the rows up to batch {progress.batch} are "
+        f"not in it. If the query is intended to continue without them, {ADOPT}; to write them again, start with a new "
+        "checkpoint and a new application",
+        application=application,
+        batch=batch.number,
+        query=batch.query,
+        found_batch=progress.batch,
+        found_query=progress.query,
+    )
 
 
 def is_committed(

@@ -19,6 +19,7 @@ import kcodec
 from kcodec.admin.values import NewTopic
 from kcodec.client import Admin, SharedTransactions, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import (
+    AuthenticationError,
     BrokerError,
     KcodecError,
     ProducerFencedError,
@@ -27,16 +28,21 @@ from kcodec.errors import (
 )
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.spark.client_options import with_credentials
+from kcodec.spark.client_options import has_provider, with_credentials
 from kcodec.spark.sink_protocol import (
     Batch,
     ExactlyOnceError,
     OnNewCheckpoint,
+    OutputTopic,
     SinkProgress,
     SinkResult,
     is_committed,
+    progress_in,
+    progress_key,
     progress_of,
+    refuse_other_owner,
 )
+from kcodec.spark.topic_stream import id_text
 
 log = logging.getLogger("kcodec.spark")
 
@@ -48,7 +54,8 @@ FINAL = "; remedy: stop]"
 ABORT_SECONDS = 3.0
 #: Pause before a batch is written again, in seconds; it doubles, up to the second value.
 PAUSES = (0.1, 2.0)
-#: Of the topic that has the progress of one application: a record for each batch, of which only the last is needed.
+#: Of the topic that has the progress of one application: a record for each batch, of which only the last of each output
+#: topic is needed.
 PROGRESS_CONFIGS = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.1",
@@ -145,20 +152,33 @@ class SinkTransactions:
     def _write(self, batch: Batch, tasks: WriteTasks) -> SinkResult:
         failures: list[Exception] = []
         timeouts = 0
+        is_refused = False
         while True:
             try:
-                partitions = self._count_partitions()
-                handle, progress = self._begin(batch, partitions)
+                topic = self._describe_topic()
+                handle, progress = self._begin(batch, topic)
                 if is_committed(batch, progress, self.settings.application, self.settings.on_new_checkpoint):
                     self._abort()
                     return self._skipped(batch, progress)
                 if len(failures) >= self.settings.attempts:
                     raise failures[-1]  # an UnknownOutcomeError, of which it is known now that nothing was committed
-                return self._write_once(batch, tasks, handle, partitions)
+                return self._write_once(batch, tasks, handle, topic)
             except UnknownOutcomeError as error:
                 if error in failures:
                     raise
                 failures.append(error)
+            except AuthenticationError as error:
+                if is_refused or not has_provider(self.settings.client):
+                    raise
+                is_refused = True
+                log.warning(
+                    "application %r, %s: connecting again with new credentials of the provider, because a broker "
+                    "refused the earlier ones: %s",
+                    *(self.settings.application, batch, first_line(error)),
+                )
+                self._open = None
+                self._close()
+                continue
             except Exception as error:
                 timeouts = timeouts + 1 if isinstance(error, TransactionTimedOutError) else 0
                 if isinstance(error, TransactionTimedOutError) and timeouts >= MOST_TIMEOUTS:
@@ -173,11 +193,11 @@ class SinkTransactions:
                     raise
             self._note_failure(batch, failures)
 
-    def _write_once(self, batch: Batch, tasks: WriteTasks, handle: TransactionHandle, partitions: int) -> SinkResult:
+    def _write_once(self, batch: Batch, tasks: WriteTasks, handle: TransactionHandle, topic: OutputTopic) -> SinkResult:
         began = time.monotonic()
-        receipts = list(tasks(handle, partitions))
+        receipts = list(tasks(handle, topic.partitions))
         rows = sum(receipt.records_count for receipt in receipts)
-        progress = SinkProgress.after(batch, rows, time.time_ns() // 1_000_000)
+        progress = SinkProgress.after(batch, rows, time.time_ns() // 1_000_000, topic)
         if self.settings.progress == "topic":
             receipts.append(self._write_progress(handle, progress))
         written = time.monotonic()
@@ -256,16 +276,17 @@ class SinkTransactions:
             self._admin = Admin(**self.settings.connecting)
         return self._admin
 
-    def _count_partitions(self) -> int:
-        """Return the number of partitions that the topic has now."""
-        described = self._admin_client().describe_topics([self.settings.topic])
-        return len(described[self.settings.topic].partitions)
+    def _describe_topic(self) -> OutputTopic:
+        """Return the output topic as it is now."""
+        name = self.settings.topic
+        found = self._admin_client().describe_topics([name])[name]
+        return OutputTopic(name, id_text(found.topic_id) if found.topic_id is not None else "", len(found.partitions))
 
-    def _begin(self, batch: Batch, partitions: int) -> tuple[TransactionHandle, SinkProgress | None]:
-        """Begin a transaction. Return it and the last progress."""
+    def _begin(self, batch: Batch, topic: OutputTopic) -> tuple[TransactionHandle, SinkProgress | None]:
+        """Begin a transaction. Return it and the last progress in the output topic."""
         if self._transactions is None:
             self._refuse_other_query(batch)
-        named = [TopicPartition(self.settings.topic, number) for number in range(partitions)]
+        named = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         if self.settings.progress == "topic":
             self._create_progress_topic()
             named.append(TopicPartition(self.settings.progress_topic, 0))
@@ -283,19 +304,25 @@ class SinkTransactions:
             kept = self._read_progress()
             if kept is not None and (progress is None or kept.time > progress.time):
                 progress = kept  # the group's offset has expired
-        return handle, progress
+        return handle, progress_in(topic, progress, batch, self.settings.application, self.settings.on_new_checkpoint)
 
     def _refuse_other_query(self, batch: Batch) -> None:
-        """Raise CheckpointMismatchError before this process takes the application over from the query that owns it."""
-        if self.settings.on_new_checkpoint == "adopt":
-            return
-        application, partition = self.settings.application, TopicPartition(self.settings.topic, 0)
-        committed = self._admin_client().list_group_offsets(application, [partition])[partition]
-        if committed is None:
-            return
-        progress = progress_of(committed, application, batch)
-        if progress.query != batch.query:
-            is_committed(batch, progress, application, self.settings.on_new_checkpoint)
+        """Raise CheckpointMismatchError before this process takes the application over from the query that owns it.
+
+        A second transactional producer with this id would fence that query, whatever topic it writes to. Offsets of
+        other programs matter only in the output topic.
+        """
+        application, topic = self.settings.application, self.settings.topic
+        progress: dict[str, SinkProgress] = {}
+        for partition, committed in self._admin_client().list_group_offsets(application).items():
+            if committed is None or partition.partition != 0:
+                continue
+            found = SinkProgress.from_json(committed.metadata)
+            if partition.topic == topic:
+                found = progress_of(committed, application, batch)
+            if found is not None:
+                progress[partition.topic] = found
+        refuse_other_owner(batch, progress, topic, application, self.settings.on_new_checkpoint)
 
     def _abort(self) -> None:
         """Abort the open transaction if brokers respond soon. Otherwise the next begin aborts it."""
@@ -342,11 +369,14 @@ class SinkTransactions:
         with TransactionWriter(
             handle, [partition], must_be_first=True, linger_ms=0, **self.settings.connecting
         ) as writer:
-            writer.send(partition.topic, progress.to_json().encode(), self.settings.application.encode())
+            key = progress_key(self.settings.application, self.settings.topic)
+            writer.send(partition.topic, progress.to_json().encode(), key)
         return writer.receipt
 
     def _read_progress(self) -> SinkProgress | None:
-        """Return the last progress in the topic of this application, where no transaction is open after a begin."""
+        """Return the last progress of the output topic in the topic of this application, where no transaction is open
+        after a begin. Records of other output topics are ignored."""
+        key = progress_key(self.settings.application, self.settings.topic)
         partition = TopicPartition(self.settings.progress_topic, 0)
         admin = self._admin_client()
         wanted: dict[TopicPartition, str | int] = {partition: "latest"}
@@ -356,7 +386,7 @@ class SinkTransactions:
             rest, on_missing="skip", isolation_level="read_committed", **self.settings.connecting
         ) as records:
             for record in (record for batch in records for record in batch.records()):
-                if record.key == self.settings.application.encode():
+                if record.key == key:
                     self._kept = SinkProgress.from_json((record.value or b"").decode())
         self._progress_position = end
         return self._kept

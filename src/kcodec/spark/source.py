@@ -55,8 +55,10 @@ class KcodecDataSource(DataSource):
         """Return the schema of Spark's own Kafka source, with the columns of includeHeaders and includeBatchMeta."""
         exempt_modules()
         from kcodec.spark.columns import struct_type
-        from kcodec.spark.options import is_table, options_of_table
+        from kcodec.spark.options import TABLES_ARE_READ, is_table, options_of_table
 
+        if is_table(self.options) and "topic" in {name.lower() for name in self._given()}:
+            raise ValueError(TABLES_ARE_READ)
         if reads_topics(self._given()):
             schema = struct_type(_columns_of_topics(self._given()))
         else:

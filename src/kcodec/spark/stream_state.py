@@ -20,6 +20,10 @@ from kcodec.spark.planner import DataLoss, DataLossError, StreamOffsets
 from kcodec.spark.trigger_limits import TriggerControl, TriggerLimits
 
 logger = logging.getLogger("kcodec.spark")
+#: A topic that does not exist keeps its position for this time, so that it is not read again from its start if it was
+#: missing only for a moment. The position contains since when the topic is missing, because a query with
+#: Trigger.AvailableNow, or a call of `land`, ends sooner.
+MISSING_GRACE_SECONDS = 60.0
 #: Queries over topics and queries over files have positions of the same form, so a position does not show its source.
 OTHER_QUERY = (
     "the query reads none of the partitions of its position. If the checkpoint is that of another query, for example "
@@ -34,6 +38,7 @@ class KnownLogs:
     ids:      Known ids by topic.
     earliest: First offset of each log.
     missing:  Topics of the position that do not exist.
+    waited:   Whether the lookup has waited for topics that do not exist, so that it should not be repeated soon.
     """
 
     partitions: list[TopicPartition]
@@ -41,6 +46,7 @@ class KnownLogs:
     earliest: dict[TopicPartition, int]
     missing: set[str]
     at: float
+    waited: bool = False
 
 
 class StreamState(ABC):
@@ -50,10 +56,16 @@ class StreamState(ABC):
     """
 
     def __init__(
-        self, limits: TriggerLimits, *, fails_on_data_loss: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: TriggerLimits,
+        *,
+        fails_on_data_loss: bool,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._fails_on_data_loss = fails_on_data_loss
         self._clock = clock
+        self._wall_clock = wall_clock
         self._control = TriggerControl(limits, self._bytes_per_offset, clock)
         self._frozen: dict[TopicPartition, int] | None = None
         self._latest: StreamOffsets | None = None
@@ -130,15 +142,17 @@ class StreamState(ABC):
         position = self._position if start is None else StreamOffsets.from_dict(start)
         logs, ends = self._look(position)
         ids = dict(logs.ids)
+        kept_topics: dict[str, int] = {}
         if position is not None:
             losses = self._losses(position, logs, ends)
             self._raise_if_lost(losses)
             self._log([loss for loss in losses if loss.partition.topic in logs.missing])
-            missing = {each: offset for each, offset in position.offsets.items() if each.topic in logs.missing}
+            kept_topics = self._missing_since(position, logs)
+            missing = {each: offset for each, offset in position.offsets.items() if each.topic in kept_topics}
             ends = {**missing, **ends}
-            ids |= {topic: text for topic, text in position.topic_ids.items() if topic in logs.missing}
+            ids |= {topic: text for topic, text in position.topic_ids.items() if topic in kept_topics}
         ends = self._up_to_frozen(position, logs, ends)
-        latest = self._latest = StreamOffsets(ends, ids)
+        latest = self._latest = StreamOffsets(ends, ids, kept_topics)
         if position is not None and is_limited:
             latest = self._limited(position, latest, logs)
         if latest == position and (start is not None or self._returned is not None):
@@ -149,6 +163,13 @@ class StreamState(ABC):
             found[StreamOffsets.FIRST] = position.to_dict()
         self._position, self._returned = latest, found
         return found
+
+    def _missing_since(self, position: StreamOffsets, logs: KnownLogs) -> dict[str, int]:
+        """Return the missing topics that keep their position, and since when each is missing (ms since 1970)."""
+        now = int(self._wall_clock() * 1000)
+        missing = {partition.topic for partition in position.offsets} & logs.missing
+        since = {topic: position.missing.get(topic, now) for topic in missing}
+        return {topic: when for topic, when in since.items() if now - when < MISSING_GRACE_SECONDS * 1000}
 
     def _up_to_frozen(
         self, position: StreamOffsets | None, logs: KnownLogs, ends: dict[TopicPartition, int]
@@ -168,13 +189,21 @@ class StreamState(ABC):
         return None if self._latest is None else self._latest.to_dict()
 
     def _limited(self, position: StreamOffsets, latest: StreamOffsets, logs: KnownLogs) -> StreamOffsets:
+        """Return the end of the next micro-batch; the position if there is nothing to do.
+
+        A limit does not count lost offsets, because they have no records.
+        """
         kept = self._kept(position, latest.topic_ids)
         earliest = {**dict.fromkeys(latest.offsets, 0), **logs.earliest}
-        starts, _ = planner.start_new_partitions(kept, latest.offsets, earliest)
+        readable = {
+            each: max(offset, min(earliest.get(each, 0), latest.offsets.get(each, 0))) for each, offset in kept.items()
+        }
+        starts, _ = planner.start_new_partitions(readable, latest.offsets, earliest)
         ends = self._control.end(starts, latest.offsets, may_delay=self._frozen is None)
-        if all(ends[partition] == starts[partition] for partition in ends) and kept == position.offsets:
+        is_same = kept == position.offsets and kept.keys() <= ends.keys() and position.missing == latest.missing
+        if is_same and all(ends[each] == kept.get(each, starts[each]) for each in ends):
             return position
-        return StreamOffsets(ends, latest.topic_ids)
+        return StreamOffsets(ends, latest.topic_ids, latest.missing)
 
     @staticmethod
     def _kept(position: StreamOffsets, ids: Mapping[str, str]) -> dict[TopicPartition, int]:
@@ -204,10 +233,17 @@ class StreamState(ABC):
         kept = self._kept(first, last.topic_ids)
         if first == self._initial:  # an end below it is that of a first batch without records, which is replayed
             kept = {partition: min(offset, last.offsets.get(partition, offset)) for partition, offset in kept.items()}
+        topics = {partition.topic for partition in last.offsets}
+        dropped = first.missing.keys() - topics  # a loss that was accepted when the micro-batch was planned
+        self._log(
+            DataLoss(each, offset, None, "the topic does not exist any more; if it is created again, it is new")
+            for each, offset in first.offsets.items()
+            if each.topic in dropped
+        )
         losses = [
             DataLoss(partition, offset, None, self._why_gone(partition.topic, first, last))
             for partition, offset in first.offsets.items()
-            if partition not in last.offsets or partition not in kept
+            if (partition not in last.offsets or partition not in kept) and partition.topic not in dropped
         ]
         for partition, offset in last.offsets.items():
             if offset < kept.get(partition, 0):

@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kcodec.client.range_sample import sample_ranges
-from kcodec.errors import AdminError, BrokerError, KcodecError
+from kcodec.errors import AdminError, AuthenticationError, BrokerError, KcodecError
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import planner
-from kcodec.spark.client_options import with_credentials
+from kcodec.spark.client_options import has_provider, with_credentials
 from kcodec.spark.planner import StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from kcodec.client import Admin
 
 logger = logging.getLogger("kcodec.spark")
+T = TypeVar("T")
 #: Topics, partitions and the starts of logs are looked up again after this time.
 METADATA_SECONDS = 1.0
-#: The same while a topic is missing, as brokers are given two seconds to know it.
+#: The same while a topic of subscribe or assign is missing, as brokers are given two seconds to know it.
 MISSING_SECONDS = 10.0
 COMMIT_SECONDS = 5.0
 #: A leader that has just been elected may know a lower end than the one before it.
@@ -39,6 +40,8 @@ END_ATTEMPTS = 5
 END_PAUSE_SECONDS = 0.3
 #: Bytes of one partition that are read to estimate the size of its offsets.
 SAMPLE_BYTES = 64 * 1024
+#: Time after which the size of the offsets of a partition is estimated again.
+SAMPLE_SECONDS = 60.0
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -47,25 +50,33 @@ class TopicStream(StreamState):
 
     source: Options of the query (`TopicSource.of(options, is_stream=True)`).
     clock:  Returns the time in seconds, for maxTriggerDelay.
+    wall_clock: Returns the time in seconds since 1970, for topics that are missing.
 
     The methods are those of Spark's stream readers: `initial_offset`, `latest_offset`, `prepare_for_available_now`,
     `ranges`, `commit`, `report`, `close`. They raise what brokers respond, at the latest after
     kafka.default.api.timeout.ms, and DataLossError where offsets are lost and failOnDataLoss is true.
     """
 
-    def __init__(self, source: TopicSource, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(source.limits, fails_on_data_loss=source.fails_on_data_loss, clock=clock)
+    def __init__(
+        self,
+        source: TopicSource,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        fails = source.fails_on_data_loss
+        super().__init__(source.limits, fails_on_data_loss=fails, clock=clock, wall_clock=wall_clock)
         self._source = source
         self._client: Admin | None = None
         self._known: KnownLogs | None = None
         self._sizes: dict[TopicPartition, float] = {}
+        self._sampled_at: dict[TopicPartition, float] = {}
 
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         self._known = None
         logs = self._logs(None)
         latest = {**self._list(logs.partitions, "latest"), **(self._frozen or {})}
         limit, level = self._source.starting(), self._source.isolation_level
-        times = offsets_at(self._admin, limit, logs.partitions, level)
+        times = self._request(lambda admin: offsets_at(admin, limit, logs.partitions, level))
         offsets = planner.resolve_offsets(limit, logs.partitions, logs.earliest, latest, times, is_start=True)
         return offsets, logs.ids
 
@@ -98,7 +109,7 @@ class TopicStream(StreamState):
             return
         position = StreamOffsets.from_dict(end)
         try:
-            self._admin.alter_group_offsets(group, position.offsets, timeout=COMMIT_SECONDS)
+            self._request(lambda admin: admin.alter_group_offsets(group, position.offsets, timeout=COMMIT_SECONDS))
         except KcodecError as error:
             logger.warning("offsets were not committed for the group %s, which only tools read: %s", group, error)
 
@@ -110,35 +121,53 @@ class TopicStream(StreamState):
 
     # Requests to brokers
 
-    @property
-    def _admin(self) -> Admin:
+    def _request(self, send: Callable[[Admin], T]) -> T:
+        """Return the result of requests. If brokers refuse credentials of a provider, connect with new ones and send
+        the requests once more."""
         if self._client is None:
             self._client = self._source.admin()
-        return self._client
+        try:
+            return send(self._client)
+        except (AuthenticationError, AdminError) as error:
+            if not _is_refusal(error) or not has_provider(self._source.reading):
+                raise
+            logger.warning(
+                "connecting again with new credentials of the provider, because a broker refused the earlier ones: %s",
+                error,
+            )
+            self.close()
+            self._client = self._source.admin()
+            return send(self._client)
 
     def _list(self, partitions: Iterable[TopicPartition], spec: str, level: Any = None) -> dict[TopicPartition, int]:
         wanted: dict[TopicPartition, str | int] = dict.fromkeys(partitions, spec)
-        return list_offsets(self._admin, wanted, level or self._source.isolation_level) if wanted else {}
+        level = level or self._source.isolation_level
+        return self._request(lambda admin: list_offsets(admin, wanted, level)) if wanted else {}
+
+    def _find(self, wanted: planner.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+        return self._request(lambda admin: find_topics(admin, wanted))
 
     def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
         """Return the logs, at most METADATA_SECONDS old. With `may_miss`, missing topics are not an error."""
         now, known = self._clock(), self._known
-        if known is None or now - known.at >= (MISSING_SECONDS if known.missing else METADATA_SECONDS):
+        if known is None or now - known.at >= (MISSING_SECONDS if known.waited else METADATA_SECONDS):
             known = self._known = self._looked_up(position, now, may_miss)
         return known
 
     def _looked_up(self, position: StreamOffsets | None, now: float, may_miss: bool) -> KnownLogs:
         wanted = self._source.topics()
         known = set() if position is None else {partition.topic for partition in position.offsets}
+        may_miss = may_miss or (position is not None and not self._source.fails_on_data_loss)
+        waited = False
         try:
-            ids, counts = find_topics(self._admin, wanted)
+            ids, counts = self._find(wanted)
         except (BrokerError, AdminError) as error:
             named = set(wanted.subscribe or (partition.topic for partition in wanted.assign))
             gone = _missing(error, named)
             if gone is None or not (may_miss or gone <= known):
                 raise
-            left = named - gone
-            ids, counts = find_topics(self._admin, planner.SourceTopics(subscribe=tuple(left))) if left else ({}, {})
+            left, waited = named - gone, True
+            ids, counts = self._find(planner.SourceTopics(subscribe=tuple(left))) if left else ({}, {})
         partitions = [
             each
             for each in wanted.partitions(counts)
@@ -147,7 +176,7 @@ class TopicStream(StreamState):
         read = {partition.topic for partition in partitions}
         missing = {topic for topic in known - set(counts) if self._is_topic_wanted(topic)}
         texts = {topic: id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
-        return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now)
+        return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now, waited)
 
     def _is_wanted(self, partition: TopicPartition) -> bool:
         assigned = self._source.topics().assign
@@ -197,11 +226,24 @@ class TopicStream(StreamState):
         self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
     ) -> Mapping[TopicPartition, float]:
         """Return the mean size of an offset, from keys, values and headers of the first records of each partition's
-        backlog. About SAMPLE_BYTES of each partition are read. Partitions without a record there keep their
-        estimate."""
+        backlog. About SAMPLE_BYTES of each partition are read, unless this was done in the last SAMPLE_SECONDS.
+        Partitions without a record there keep their estimate."""
+        now = self._clock()
+        backlog = [
+            OffsetRange(*each, start[each], end[each])
+            for each in sorted(end)
+            if end[each] > start[each] and now - self._sampled_at.get(each, -SAMPLE_SECONDS) >= SAMPLE_SECONDS
+        ]
+        if backlog:
+            self._sample(backlog)
+            self._sampled_at |= dict.fromkeys((each.topic_partition for each in backlog), now)
+        return self._sizes
+
+    def _sample(self, backlog: Sequence[OffsetRange]) -> None:
+        """Update the estimates of partitions from the beginnings of these ranges."""
         import pyarrow as pa
 
-        backlog = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
+        start = {each.topic_partition: each.start for each in backlog}
         reading = {
             **with_credentials(self._source.reading),
             "columns": ["topic", "partition", "offset", "key", "value", "headers"],
@@ -220,7 +262,12 @@ class TopicStream(StreamState):
                 estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
                 if estimate is not None:
                     self._sizes[partition] = estimate
-        return self._sizes
+
+
+def _is_refusal(error: KcodecError) -> bool:
+    """Return whether brokers have refused the credentials of a client."""
+    errors = error.errors.values() if isinstance(error, AdminError) else [error]
+    return any(isinstance(one, AuthenticationError) for one in errors)
 
 
 def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | None:

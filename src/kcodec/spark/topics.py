@@ -22,6 +22,7 @@ from kcodec.errors import BrokerError
 from kcodec.limits import DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.reading.options import ReadTopicConfig, take_client_config
 from kcodec.spark import planner
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
@@ -48,14 +49,34 @@ PLANNING_OPTIONS = (
 BY_FOLDED_NAME = {name.lower(): name for name in PLANNING_OPTIONS}
 READ_OPTIONS = frozenset(ReadTopicOptions.__annotations__) | {TOKEN_PROVIDER}
 CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
-#: Chosen by includeHeaders and includeBatchMeta, or by Spark's types.
-OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing"}
-KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(READ_OPTIONS - OWN_OPTIONS))
+#: Chosen by other options and arguments of Spark's readers, or by Spark's types. INSTEAD has an explanation of each.
+OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing", "key_deserializer", "value_deserializer"}
+OF_ARGUMENTS = "pass it as an argument of map_batches or land"
+#: Options whose values are objects of Python, which a reader of Spark cannot pass, and what to do in their place.
+OBJECTS = {
+    "limits": "set maxBatchBytes and maxDecompressedBytes",
+    "metrics": OF_ARGUMENTS,
+    "security": OF_ARGUMENTS,
+    "ssl_context": OF_ARGUMENTS,
+    "sasl_oauth_token_provider": "set kcodec.token.provider to module:function",
+    "sasl_aws_credentials_provider": "set kcodec.token.provider to module:function",
+}
+KAFKA_NAMES = (
+    *(
+        "kafka." + name.replace("_", ".")
+        for name in sorted(READ_OPTIONS - OWN_OPTIONS - OBJECTS.keys() - {TOKEN_PROVIDER})
+    ),
+    TOKEN_PROVIDER,
+)
+#: Beginnings of the names of options whose files may exist on executors only.
+SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 NO_GROUP = "partitions are read without a consumer group"
 SUBSCRIBE = "subscribe has the topics that are read"
 PEM_FILES = (
     "certificates are in PEM files, which have no password; kafka.ssl.key.password is the password of the private key"
 )
+CALLBACK = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
+AS_STORED = "convert them with functions of DataFrames, or in the function of map_batches or land"
 #: Error codes of a task whose offsets are not in the log, and what the error says then.
 LOST = (
     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -83,8 +104,15 @@ INSTEAD = {
     "fetchoffset.retryintervalms": "kafka.retry.backoff.ms is the pause between two requests",
     "kafka.auto.offset.reset": "startingOffsets says where a query starts, failOnDataLoss what happens to lost offsets",
     "kafka.enable.auto.commit": "Spark's checkpoint has the position of the query",
-    "kafka.key.deserializer": "keys are binary; convert them with functions of DataFrames",
-    "kafka.value.deserializer": "values are binary; convert them with functions of DataFrames",
+    "kafka.key.deserializer": f"keys are binary; {AS_STORED}",
+    "kafka.value.deserializer": f"values are binary; {AS_STORED}",
+    "kafka.framing": f"keys and values contain the schema ids; {AS_STORED}",
+    "kafka.binary.type": "the types of the columns are those of Spark's Kafka source",
+    "kafka.columns": "the argument columns= of map_batches and land, or .schema() of a reader, chooses columns",
+    "kafka.on.error": "mode=permissive leaves out corrupt batches",
+    "kafka.on.missing": "failOnDataLoss says what happens to lost offsets",
+    "kafka.sasl.login.callback.handler.class": CALLBACK,
+    "kafka.sasl.client.callback.handler.class": CALLBACK,
     "kafka.interceptor.classes": "interceptors are classes of Java",
     "kafka.max.poll.records": "kafka.max.partition.fetch.bytes sets the size of the batches",
 }
@@ -118,13 +146,17 @@ class TopicSource:
         """
         planning: dict[str, str] = {}
         reading: dict[str, Any] = {}
+        names: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() in BY_FOLDED_NAME:
-                planning[BY_FOLDED_NAME[name.lower()]] = _text(value)
+                planning[BY_FOLDED_NAME[name.lower()]] = _text(BY_FOLDED_NAME[name.lower()], value)
             else:
-                reading |= _read_options(name, value)
+                found = _read_options(name, value)
+                names |= dict.fromkeys(found, name)
+                reading |= found
         if "bootstrap_servers" not in reading:
             raise ValueError(f"option {SERVERS!r} is missing: it names the brokers, as host:port")
+        _check_values(reading, names)
         reading.setdefault("isolation_level", "read_uncommitted")  # as in Spark's source
         mode = planning.pop("mode", "failfast").lower()
         if mode not in ("failfast", "permissive"):
@@ -194,6 +226,13 @@ class TopicSource:
 
         Raise what brokers respond, and DataLossError.
         """
+        return self.cut(self.bounds())
+
+    def bounds(self) -> list[OffsetRange]:
+        """Return the range of each partition that a batch query reads, also if it is empty, with the id of its topic.
+
+        Raise the errors of `plan`.
+        """
         starting, ending, level = self.starting(), self._ending(), self.isolation_level
         with self.admin() as admin:
             ids, counts = find_topics(admin, self.topics())
@@ -217,6 +256,15 @@ class TopicSource:
                 )
                 for limit, is_start in ((starting, True), (ending, False))
             )
+            inverted = [each for each in partitions if starts[each] > ends[each]]
+            if inverted:
+                written = list_offsets(admin, dict.fromkeys(inverted, "latest"), "read_uncommitted")
+                raise ValueError(
+                    "; ".join(
+                        planner.why_inverted(each, starts, ends, earliest[each], latest[each], written[each])
+                        for each in inverted
+                    )
+                )
             wanted = planner.ranges_between(starts, ends)
             beyond = [each.topic_partition for each in wanted if each.end > latest[each.topic_partition]]
             ranges, losses = planner.readable_ranges(
@@ -231,7 +279,7 @@ class TopicSource:
             )
             for loss in losses:
                 logger.warning("%s", loss)
-        return self.cut([replace(each, topic_id=ids.get(each.topic)) for each in ranges])
+        return [replace(each, topic_id=ids.get(each.topic)) for each in ranges]
 
     def read(
         self, ranges: Sequence[OffsetRange], on_end: Callable[[int, int], None] | None = None
@@ -263,18 +311,38 @@ def _read_options(name: str, value: Any) -> dict[str, Any]:
     unknown."""
     folded = name.lower()
     own_name = folded.removeprefix("kafka.")
-    instead = INSTEAD.get(folded) or INSTEAD.get(f"kafka.{own_name}")
+    instead = INSTEAD.get(folded) or INSTEAD.get(f"kafka.{own_name.replace('_', '.')}")
     if instead is not None:
         raise ValueError(f"option {name!r} has no meaning here: {instead}")
     found = client_option(name if folded == TOKEN_PROVIDER else f"kafka.{own_name}", value)
     for ours in found:
         if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
-            known = [*PLANNING_OPTIONS, *(KAFKA_NAMES if folded.startswith("kafka.") else READ_OPTIONS)]
+            known = [*PLANNING_OPTIONS, *(KAFKA_NAMES if "." in folded else sorted(READ_OPTIONS - OWN_OPTIONS))]
             raise ValueError(
                 f"unknown option {name!r}{suggestion(name, known)}: the options are those of Spark's Kafka source, "
                 "and those of kcodec.read_ranges with or without 'kafka.' before them"
             )
+        if ours in OBJECTS and isinstance(value, str):
+            raise ValueError(f"option {name!r} is text, and takes an object of Python; {OBJECTS[ours]}")
     return found
+
+
+def _check_values(reading: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise ValueError or TypeError for an invalid value, with the name that the caller has used. TLS and SASL are
+    checked where they are used, because their files may exist only there.
+
+    names: The names that the caller has used, by those of `kcodec.read_ranges`.
+    """
+    left = {name: value for name, value in reading.items() if not name.startswith(SECURITY)}
+    try:
+        own = ReadTopicConfig.take(left)
+        own.settings(take_client_config(left, "read_ranges"))
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        ours = next((name for name in names if text.startswith(f"{name} ")), None)
+        if ours is None:
+            raise
+        raise type(error)(f"option {names[ours]!r}{text.removeprefix(ours)}") from None
 
 
 def _take_decoding(planning: dict[str, str], reading: dict[str, Any]) -> None:
@@ -327,8 +395,20 @@ def offsets_at(
     return {partition: offset for partition, offset in found.items() if offset >= 0}
 
 
-def _text(value: Any) -> str:
-    """Return an option as text in Spark's form: True is "true", a dict or a list is JSON."""
+def names_of_topics(what: str, value: str | Sequence[Any]) -> str:
+    """Return topics as the text of the option subscribe. Raise TypeError unless they are text, or a list of names."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"{what} is {value!r}: expected names of topics as 'orders,payments' or ['orders', 'payments']")
+    return ",".join(value)
+
+
+def _text(name: str, value: Any) -> str:
+    """Return an option as text in Spark's form: True is "true", a dict or a list is JSON, topics are separated by
+    commas."""
+    if name == "subscribe":
+        return names_of_topics("option 'subscribe'", value)
     if isinstance(value, bool | dict | list):
         return json.dumps(value)
     return str(value)

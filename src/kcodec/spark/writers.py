@@ -29,10 +29,11 @@ from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
 from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
-from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME
+from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
+from kcodec.spark.planner import STRATEGIES
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
-from kcodec.spark.topics import PEM_FILES
+from kcodec.spark.topics import CALLBACK, OBJECTS, PEM_FILES
 from kcodec.spark.workers import SentToTasks, exempt_modules
 
 if TYPE_CHECKING:
@@ -52,12 +53,18 @@ INSTEAD = {
     "kafka.interceptor.classes": "interceptors are classes of Java",
     "kafka.ssl.truststore.password": PEM_FILES,
     "kafka.ssl.keystore.password": PEM_FILES,
+    "kafka.sasl.login.callback.handler.class": CALLBACK,
+    "kafka.sasl.client.callback.handler.class": CALLBACK,
 }
 #: Set by Spark among the options of a stream.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 #: The columns of a sink are bytes and text, which Kafka stores as they are.
 NOT_FOR_SINKS = frozenset({"key_serializer", "value_serializer", "metrics"})
 PRODUCER_OPTIONS = (WriterOptions.__annotations__.keys() | {"acks", "enable_idempotence"}) - NOT_FOR_SINKS
+#: The names that a user of Spark would write, without those whose values are objects of Python.
+KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(PRODUCER_OPTIONS - OBJECTS.keys()))
+#: Options of a reader that name what is read.
+OF_TOPICS = {*(name.lower() for name in STRATEGIES), "path", "paths"}
 #: Beginnings of the names of options of TLS and SASL, and of our own.
 SECURITY = ("ssl_", "sasl_", "security_", "kcodec.")
 #: Producers without a task that a process keeps.
@@ -102,6 +109,8 @@ class WriteOptions:
             raise ValueError(EXACTLY_ONCE)
         if delivery != "at_least_once":
             raise ValueError(f"option 'delivery' is {delivery!r}: expected at_least_once")
+        if topic is None and not producer:
+            raise ValueError(f"no option is given, for example kafka.bootstrap.servers: {TABLES_ARE_READ}")
         if "bootstrap_servers" not in producer:
             raise ValueError("option 'kafka.bootstrap.servers' is missing: it names the brokers, as host:port")
         if str(producer.get("acks", "all")) not in ("all", "-1"):
@@ -125,11 +134,14 @@ def _producer_options(name: str, value: Any) -> dict[str, Any]:
         folded = name.lower()
         if folded in INSTEAD:
             raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
+        if folded in OF_TOPICS:
+            raise ValueError(f"option {name!r} is for reading: set the option 'topic' to write to a topic")
         if folded in PLANNING_OPTIONS or folded in FILE_OPTIONS or folded in FOREIGN_BY_FOLDED_NAME:
-            raise ValueError(f"option {name!r} is for reading: leave it out, or set the option 'topic' to write there")
+            raise ValueError(f"option {name!r} is for reading: leave it out")
+        known = [*OWN_OPTIONS, *(KAFKA_NAMES if "." in name else sorted(PRODUCER_OPTIONS))]
         raise ValueError(
-            f"unknown option {name!r}{suggestion(name, [*OWN_OPTIONS, *sorted(PRODUCER_OPTIONS)])}: the options are "
-            "topic, delivery, kcodec.token.provider and those of kcodec.client.Producer, with or without 'kafka.'"
+            f"unknown option {name!r}{suggestion(name, known)}: the options are topic, delivery, kcodec.token.provider "
+            "and those of kcodec.client.Producer, with or without 'kafka.'"
         )
     return found
 
