@@ -14,8 +14,8 @@ from transaction_script import HANG, LOST
 from unnarrowed import unnarrowed
 
 from kcodec.consumer.group.rebalance import Heartbeat
-from kcodec.errors import ProducerFencedError
-from kcodec.flow import CancelledFlow, Flow
+from kcodec.errors import ProducerFencedError, UnknownOutcomeError
+from kcodec.flow import Flow
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.session.safety import SessionTimes
@@ -251,7 +251,7 @@ def test_c05_it_is_released_on_every_way_out(way: str) -> None:
     if way == "fenced":
         assert isinstance(task.error, ProducerFencedError)
     elif way == "cancelled":
-        assert isinstance(task.error, CancelledFlow)
+        assert isinstance(task.error, UnknownOutcomeError)
         assert script.manager.state is State.UNKNOWN_OUTCOME
     else:
         assert block.committed is not True
