@@ -7,6 +7,7 @@ retention of the topic is checked.
 
 from __future__ import annotations
 
+import datetime
 import logging
 
 from kcodec.integers import as_integer
@@ -34,7 +35,5 @@ def warn_of_seconds(topic: str, timestamp: int) -> bool:
 
 
 def _date(milliseconds: int) -> str:
-    import datetime
-
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return (epoch + datetime.timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%d %H:%M:%S UTC")
