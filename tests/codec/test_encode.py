@@ -373,5 +373,5 @@ def test_a_last_offset_above_the_largest_one_is_refused() -> None:
 def test_a_lazy_frame_is_refused() -> None:
     frame = polars.LazyFrame({"value": ["a"]})
     with pytest.raises(TypeError, match=r"source must not be a LazyFrame, .*: pass the result of its collect\(\)"):
-        encode(frame, timestamp=0)
+        encode(frame, timestamp=0)  # type: ignore[arg-type]
     assert encode(frame.collect(), timestamp=0).records_count == 1

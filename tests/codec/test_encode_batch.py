@@ -150,7 +150,7 @@ def test_schema_ids_are_put_before_the_payload() -> None:
 
 def stamped_batch(framing: Any = None) -> tuple[bytes, kcodec.RecordBatch]:
     """A batch with LogAppendTime. Its records have timestamps of their own, which readers do not see."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"key": b"k", "value": b"v1", "headers": [("h", b"1")], "value_schema_id": 7, "timestamp": 5},
         {"key": None, "value": b"v2", "value_schema_id": 9, "timestamp": 6},
         {"key": b"k3", "value": None, "key_schema_id": 1, "timestamp": 7},

@@ -286,8 +286,10 @@ def test_aborted_transactions_of_a_fetch_response_are_accepted() -> None:
         ]
     )
     (partition,) = messages.FetchResponse.decode(response.encode(12), 12).responses[0].partitions
-    found = committed(INTERLEAVED, partition.aborted_transactions)
+    aborted = partition.aborted_transactions
+    assert aborted is not None
+    found = committed(INTERLEAVED, aborted)
     assert offsets(found) == offsets(committed(INTERLEAVED, INTERLEAVED_ABORTED))
-    assert _fast.AbortedTransactions(partition.aborted_transactions).entries == tuple(INTERLEAVED_ABORTED)
+    assert _fast.AbortedTransactions(aborted).entries == tuple(INTERLEAVED_ABORTED)
     with pytest.raises(TypeError, match="aborted_transactions must hold AbortedTransaction values"):
         committed(INTERLEAVED, [5])

@@ -266,4 +266,4 @@ def test_a_key_that_is_not_contiguous_is_refused() -> None:
 
 def test_a_lazy_frame_of_keys_is_refused() -> None:
     with pytest.raises(TypeError, match="keys must not be a LazyFrame"):
-        kcodec.partition_for(polars.LazyFrame({"key": ["a"]}), 3)
+        kcodec.partition_for(polars.LazyFrame({"key": ["a"]}), 3)  # type: ignore[arg-type]

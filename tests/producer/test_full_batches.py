@@ -35,7 +35,7 @@ def received(broker: Broker, topic: str, count: int) -> list[Sent]:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         for record in consumer:
-            found.append((record.value, record.headers))
+            found.append((record.value or b"", tuple((name, value or b"") for name, value in record.headers)))
             if len(found) == count:
                 break
     return found

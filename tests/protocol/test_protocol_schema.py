@@ -83,7 +83,8 @@ def test_a_version_that_is_not_known() -> None:
 @pytest.mark.parametrize("version", [True, 1.0, "1", None])
 def test_a_version_that_is_not_an_integer_is_refused(version: Any) -> None:
     """True and 1.0 are equal to 1, but the error names them, whatever was encoded before."""
-    for number in (1, np.int64(1)):
+    numbers: list[Any] = [1, np.int64(1)]
+    for number in numbers:
         for call in (tree().encode, lambda given: TreeRequest.decode(b"", given)):
             with pytest.raises(TypeError, match=f"version must be an int, not {version!r} of type"):
                 call(version)

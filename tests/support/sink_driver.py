@@ -26,7 +26,7 @@ from unittest import mock
 from pyspark.sql import DataFrame, SparkSession
 
 from kcodec.spark import exactly_once, sink_transactions
-from kcodec.spark.sink_protocol import Batch
+from kcodec.spark.sink_protocol import Batch, OutputTopic
 from kcodec.spark.sink_transactions import SinkTransactions
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class NotedTransactions(SinkTransactions):
         self.steps.at("skipped" if found.is_skipped else "committed", batch.number)
         return found
 
-    def _begin(self, batch: Batch, partitions: int) -> Any:
-        found = super()._begin(batch, partitions)
+    def _begin(self, batch: Batch, topic: OutputTopic) -> Any:
+        found = super()._begin(batch, topic)
         self.steps.at("begun", batch.number)
         return found
 

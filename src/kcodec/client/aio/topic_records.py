@@ -7,7 +7,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextvars import copy_context
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
@@ -17,7 +16,7 @@ from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
-from kcodec.reading.partition_read import ReadRange
+from kcodec.reading.partition_read import FetchedResponse, ReadRange
 from kcodec.reading.ranges import RangeBounds
 
 if TYPE_CHECKING:
@@ -219,9 +218,14 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             self._is_done = True
             return
         if True:  # ASYNC
-            decode = partial(copy_context().run, reading.decode, response)
-            self._decoding = asyncio.get_running_loop().run_in_executor(None, decode)
-            await self._decoded(self._decoding)
+            context = copy_context()
+
+            def decode(fetched: FetchedResponse) -> DecodeError | None:
+                return context.run(reading.decode, fetched)
+
+            decoding = asyncio.get_running_loop().run_in_executor(None, decode, response)
+            self._decoding = decoding
+            await self._decoded(decoding)
         else:
             self._error = reading.decode(response)
 
