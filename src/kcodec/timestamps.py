@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 log = logging.getLogger("kcodec.reading")
-#: Numbers that are times of the years 2001 to 2286 in seconds.
+#: Numbers from FIRST_SECONDS on and below END_OF_SECONDS are times of the years 2001 to 2286 in seconds.
 FIRST_SECONDS, END_OF_SECONDS = 10**9, 10**10
 #: From these numbers on, a timestamp is probably in microseconds or in nanoseconds.
 FIRST_MICROSECONDS, FIRST_NANOSECONDS = 10**14, 10**17
@@ -32,7 +32,9 @@ def unit_hint(when: int | None) -> str:
         unit, meant = "nanoseconds", when // 1_000_000
     else:
         return ""
-    return f"; timestamps are in milliseconds, and this number looks like {unit}: {meant} would be in milliseconds"
+    return (
+        f"; timestamps are in milliseconds, and this number looks like {unit}; the same time in milliseconds is {meant}"
+    )
 
 
 def warn_of_unit(what: str, when: int) -> None:
@@ -43,4 +45,4 @@ def warn_of_unit(what: str, when: int) -> None:
     hint = unit_hint(when)
     if hint and when not in _hinted and len(_hinted) < MAX_HINTS:
         _hinted.add(when)
-        log.warning("%s: the timestamp %d is used as it is%s", what, when, hint)
+        log.warning("%s: the timestamp %d is used unchanged%s", what, when, hint)

@@ -151,7 +151,7 @@ def test_a_bad_line_aborts_everything_before_it(produce: Produce, apache_kafka: 
     assert ran.err.endswith("; 2 messages were committed in earlier transactions\n")
 
 
-def test_a_later_transaction_that_fails_reports_the_committed_messages(
+def test_a_failed_transaction_reports_the_committed_messages(
     produce: Produce, apache_kafka: ApacheKafka, topic: str
 ) -> None:
     lines = '{"value":"1"}\n{"value":"2"}\n{"value":"3"}\n{"value":4}\n'

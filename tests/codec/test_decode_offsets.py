@@ -20,12 +20,12 @@ def encoded(base_offset: int) -> bytes:
 
 
 def with_base(data: bytes, base_offset: int) -> bytearray:
-    """The batch with another base offset; its CRC stays right."""
+    """Return the batch with another base offset. Its CRC stays valid, because it does not cover the base offset."""
     return bytearray(struct.pack(">q", base_offset) + data[8:])
 
 
 def corrupt(data: bytes | bytearray) -> bytes:
-    """The batch with a wrong CRC."""
+    """Return the batch with a wrong CRC."""
     return bytes(data[:-1]) + bytes([data[-1] ^ 1])
 
 
@@ -88,7 +88,7 @@ def test_next_offset_of_an_error_is_after_the_corrupt_batch() -> None:
     assert isinstance(fetched.error, DecodeError) and fetched.error.next_offset == 120
 
 
-def test_a_large_base_offset_does_not_move_the_position_past_later_batches() -> None:
+def test_a_large_base_offset_does_not_skip_later_batches() -> None:
     """One flipped bit in a base offset: at the end of the data, the last batch decides, as in Java's consumer."""
     data = encoded(0) + bytes(with_base(encoded(10), 1 << 41)) + encoded(20)
     decoded = _fast.decode_fetch(data, topic="t", partition=0, start_offset=0)

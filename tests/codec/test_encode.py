@@ -354,7 +354,7 @@ def test_a_gap_that_no_batch_can_span_begins_a_new_batch(distance: int) -> None:
         encode([{"value": b"v", "offset": 1 << 31, "timestamp": 0}], base_offset=0)
 
 
-def test_an_offset_above_the_largest_one_is_an_error_that_names_its_row() -> None:
+def test_the_error_for_a_too_large_offset_names_its_row() -> None:
     """Also for many rows of Arrow data, whose offsets are not computed one by one."""
     table = pa.table({"key": [b"a"] * 600, "timestamp": [1] * 600})
     base_offset = INT64_MAX - 99

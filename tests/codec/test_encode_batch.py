@@ -149,7 +149,7 @@ def test_schema_ids_are_put_before_the_payload() -> None:
 
 
 def stamped_batch(framing: Any = None) -> tuple[bytes, kcodec.RecordBatch]:
-    """A batch with LogAppendTime. Its records have timestamps of their own, which readers do not see."""
+    """A batch with LogAppendTime. Its records contain other timestamps, which readers do not see."""
     rows: list[dict[str, Any]] = [
         {"key": b"k", "value": b"v1", "headers": [("h", b"1")], "value_schema_id": 7, "timestamp": 5},
         {"key": None, "value": b"v2", "value_schema_id": 9, "timestamp": 6},
@@ -172,7 +172,7 @@ def test_schema_ids_of_a_batch_with_log_append_time_stay() -> None:
         encode_batch(decoded_batch.records(), like=batch)
 
 
-def test_arrow_data_of_a_batch_with_log_append_time_is_encoded_alike() -> None:
+def test_arrow_data_with_log_append_time_is_encoded_alike() -> None:
     data, batch = stamped_batch()
     table = pa.table(batch.decode())
     assert encode_batch(table, like=batch) == data
@@ -186,7 +186,7 @@ def test_arrow_data_of_a_batch_with_log_append_time_is_encoded_alike() -> None:
 
 @pytest.mark.parametrize("columns", [("offset", "value"), ("offset", "key", "headers"), ("key", "value"), ("value",)])
 def test_absent_columns_of_a_batch_with_log_append_time_are_null(columns: tuple[Any, ...]) -> None:
-    """As without LogAppendTime, but that no timestamp is missing."""
+    """The result is the same as without LogAppendTime, except that no timestamp is missing."""
     _, batch = stamped_batch()
     expected = [
         (record.key if "key" in columns else None, record.value if "value" in columns else None)
@@ -198,13 +198,13 @@ def test_absent_columns_of_a_batch_with_log_append_time_are_null(columns: tuple[
         assert {record.timestamp for record in made} == {1000}
 
 
-def test_another_timestamp_type_writes_the_timestamps_that_are_given() -> None:
+def test_another_timestamp_type_writes_the_given_timestamps() -> None:
     _, batch = stamped_batch()
     made = encode_batch(batch.records(), like=batch, timestamp_type="CreateTime")
     assert [record.timestamp for record in decoded(made)] == [1000] * 3
 
 
-def test_timestamps_below_minus_one_are_written_as_they_are_in_like() -> None:
+def test_timestamps_below_minus_one_are_written_as_in_like() -> None:
     """A log may contain them, although Kafka's builder refuses them."""
     specs = [batch_writer.RecordSpec(value=b"v%d" % at, timestamp_delta=delta) for at, delta in enumerate((0, -5, 9))]
     data = batch_writer.build_batch(specs, base_timestamp=-30)

@@ -185,7 +185,7 @@ def test_a_header_that_is_larger_than_a_batch_is_refused(way: Callable[[Sequence
             way(rows, limit)
 
 
-def test_a_record_with_a_shorter_length_than_the_one_before_fits_exactly() -> None:
+def test_a_record_with_a_shorter_length_field_fits_exactly() -> None:
     """The writer reserves two bytes for the length of the second record, as for the first one, and needs one."""
     rows = LONG_THEN_SHORT
     limit = HEADER + sum(size_of(row, NOW, delta) for delta, row in enumerate(rows))

@@ -243,7 +243,7 @@ def test_stop_resolves_by_what_stands_before_the_corruption() -> None:
     assert result.counts == Counts(batches=2, records=2, undecided=2)
 
 
-def test_next_offset_does_not_depend_on_the_header_of_a_corrupt_batch() -> None:
+def test_next_offset_ignores_the_header_of_a_corrupt_batch() -> None:
     result = reference.decode(data(5) + damaged(data(3)), on_error="stop")
     assert (offsets(result), result.next_offset) == ([5, 6], 7)
     assert result.error is not None

@@ -45,7 +45,7 @@ def test_a_block_whose_start_fails_stops_the_consumer() -> None:
         asyncio.run(main(broker))
 
 
-def test_a_stop_that_is_cancelled_during_a_commit_closes_the_producer(kcodec_broker: Broker) -> None:
+def test_a_stop_cancelled_during_a_commit_closes_the_producer(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic()
 
     async def main() -> None:

@@ -478,7 +478,7 @@ def test_the_interval_of_metadata_requests_is_set() -> None:
 def test_two_settings_with_one_option_have_an_order(
     first: str, second: str, option: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """librdkafka has two settings. Before, the last one in the dictionary was used."""
+    """librdkafka has two settings. Their order in the dictionary has no effect."""
     for config in ({first: 5000, second: 60000}, {second: 60000, first: 5000}):
         caplog.clear()
         assert settings_of("producer", (config,), {}).options[option] == 60000

@@ -447,7 +447,7 @@ def test_an_event_wakes_all_threads_that_wait() -> None:
 
 
 def test_refused_logins_are_retried_and_reported_to_error_cb() -> None:
-    """As librdkafka does, from the first login on, until message.timeout.ms. The records had failed at once."""
+    """As librdkafka does, from the first login on, until message.timeout.ms."""
     reported: list[Any] = []
     delivered: list[Any] = []
     with Broker(sasl_mechanisms=["PLAIN"], users={"alice": "new", "kcodec": "x"}) as broker:

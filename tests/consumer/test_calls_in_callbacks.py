@@ -127,7 +127,7 @@ def test_the_end_in_on_assigned_does_not_wait(
 def test_a_poll_without_a_limit_ends_after_unsubscribe(
     kcodec_broker: Broker, group_protocol: Literal["classic", "consumer"], is_revoked: bool
 ) -> None:
-    """Before, it waited forever. The next poll raises an error, as any poll without a subscription."""
+    """The next poll raises an error, as any poll without a subscription."""
     program = Program(kcodec_broker, group_protocol, "unsubscribe")
     consumer, ended = program.consumer, threading.Event()
     polled: list[Any] = []

@@ -221,7 +221,7 @@ def test_a_refused_login_is_reported_and_not_repeated() -> None:
 
 
 def test_a_member_begins_again_after_a_refused_login() -> None:
-    """It ended with the first refused login, until the next subscribe."""
+    """The program does not have to call subscribe again."""
     world = GroupWorld()
     member, application = make_member(world)
     world.set_target(orders(0))

@@ -46,7 +46,7 @@ def init_producer_id() -> Flow[Reply]:
 
 
 class RefusingPeer:
-    """A peer that ends each connection after InitProducerId, and refuses logins if told to."""
+    """A peer that ends each connection after InitProducerId, and refuses logins while this is requested."""
 
     is_refusing = False
 
@@ -103,7 +103,7 @@ def test_a_client_can_retry_the_first_logins_too(make: Make) -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_producer_fails_at_once_until_its_first_login(idempotent: bool) -> None:
-    """Each record reports one refusal. A producer whose first login was refused could never send."""
+    """Each record reports one refusal, and the next record tries again."""
     with guarded() as broker:
         rule = broker.faults.add("SaslAuthenticate", error=REFUSED)
         with Producer(
@@ -122,7 +122,7 @@ def test_a_producer_fails_at_once_until_its_first_login(idempotent: bool) -> Non
 
 
 def test_records_outlast_refused_logins() -> None:
-    """An idempotent producer could never send again after one refused login."""
+    """An idempotent producer sends them after the next accepted login."""
     with guarded(sasl_session_ms=SESSION_MS) as broker:
         options = {"bootstrap_servers": broker.bootstrap_servers, **LOGIN}
         with Producer(**options) as producer:
@@ -178,7 +178,7 @@ def test_a_member_continues_after_its_first_login_was_refused(protocol: Any) -> 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_member_outlasts_refused_logins(protocol: Any) -> None:
-    """One refused login ended the membership, and each later poll raised its error."""
+    """A refused login does not end the membership."""
     with guarded(sasl_session_ms=SESSION_MS) as broker:
         broker.create_topic("orders", partitions=1)
         options = {"bootstrap_servers": broker.bootstrap_servers, **LOGIN}
@@ -201,7 +201,7 @@ def test_a_member_outlasts_refused_logins(protocol: Any) -> None:
 
 
 def test_an_assigned_partition_is_read_after_a_lasting_refusal() -> None:
-    """After session_timeout_ms, poll raises the refusal. A refused request for a position ended the partition."""
+    """After session_timeout_ms, poll raises the refusal. The next poll requests the position again."""
     with guarded(sasl_session_ms=SESSION_MS) as broker:
         broker.create_topic("orders", partitions=1)
         options = {"bootstrap_servers": broker.bootstrap_servers, **LOGIN}

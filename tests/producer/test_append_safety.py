@@ -147,7 +147,7 @@ def test_the_table_of_an_interrupted_batch_ends() -> None:
 def test_an_interrupted_wait_for_buffer_space_leaves_no_lock_held(
     kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The I/O thread would wait for it without end. A thread that could not leave the queue loses its place."""
+    """The I/O thread would wait for it forever. A thread that could not leave the queue loses its position."""
     monkeypatch.setattr(waiting, "LOST_SECONDS", 0.0)
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, max_block_ms=20) as producer:
         for at in itertools.count():

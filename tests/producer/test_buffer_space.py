@@ -45,7 +45,7 @@ def test_tasks_that_send_in_a_loop_share_the_buffer(kcodec_broker: Broker, topic
     assert min(counts) > max(counts) / 4
 
 
-def test_small_records_do_not_keep_a_large_one_waiting(kcodec_broker: Broker, topic: str) -> None:
+def test_small_records_do_not_delay_a_large_one(kcodec_broker: Broker, topic: str) -> None:
     async def run() -> float:
         async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, **OPTIONS) as producer:
 
@@ -66,7 +66,7 @@ def test_small_records_do_not_keep_a_large_one_waiting(kcodec_broker: Broker, to
     assert asyncio.run(run()) < 5
 
 
-def test_small_records_of_threads_do_not_keep_a_large_one_waiting(kcodec_broker: Broker, topic: str) -> None:
+def test_small_records_of_threads_do_not_delay_a_large_one(kcodec_broker: Broker, topic: str) -> None:
     stop = threading.Event()
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, **OPTIONS) as producer:
 

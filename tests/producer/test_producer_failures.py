@@ -440,8 +440,8 @@ class RefusingCluster(ScriptedCluster):
         return super().start_call(call, done)
 
 
-def test_a_refused_login_fails_the_records_that_wait_and_no_others() -> None:
-    """It ended an idempotent producer for good. A login is repeated only for a record."""
+def test_a_refused_login_fails_only_the_waiting_records() -> None:
+    """The producer stays usable. The login is repeated only for a new record."""
     world = RefusingCluster()
     (log,) = world.create_topic("orders")
     rig = Rig(world)

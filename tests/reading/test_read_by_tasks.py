@@ -137,9 +137,7 @@ def test_cancelled_calls_neither_lose_nor_repeat_a_record(broker: Broker, kind: 
     assert cancelled > 10
 
 
-def test_a_call_after_a_cancellation_waits_for_the_thread_that_decodes(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_after_a_cancellation_waits_for_the_decoding(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> int:
         async with read(aio, "read_topic", broker) as records:
             decode = records._reading.decode

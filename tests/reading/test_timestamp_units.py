@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A timestamp that is not in milliseconds is used as it is, and a warning says which unit is probably meant."""
+"""A timestamp that is not in milliseconds is used unchanged, and a warning names the unit that is probably meant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from kcodec.reading.ranges import bound_of
 
 ORDERS = TopicPartition("orders", 0)
 SECONDS = 1_700_000_000
-HINT = "timestamps are in milliseconds, and this number looks like seconds: 1700000000000 would be in milliseconds"
+HINT = (
+    "timestamps are in milliseconds, and this number looks like seconds; the same time in milliseconds is 1700000000000"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +55,7 @@ def test_every_call_names_the_unit(
     for _ in range(2):
         assert call(kcodec_broker.bootstrap_servers) == 0
     found = [one.getMessage() for one in caplog.records if one.name == "kcodec.reading"]
-    assert found == [f"{name}: the timestamp {SECONDS} is used as it is; {HINT}"]
+    assert found == [f"{name}: the timestamp {SECONDS} is used unchanged; {HINT}"]
 
 
 def test_a_search_in_a_log_names_the_unit(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

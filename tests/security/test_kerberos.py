@@ -150,7 +150,7 @@ def credentials_of(keytab: Path) -> Any:
 
 
 def test_a_request_of_one_client_does_not_delay_another(keytab: Path) -> None:
-    """The second client waited for a signal of the first client's thread."""
+    """Otherwise, the second client would wait for a signal of the first client's thread."""
     first = credentials_of(keytab)
     first._is_requesting = True
     second = first.for_client()

@@ -302,7 +302,7 @@ def replace(path: Path, other: Path) -> None:
 
 
 def test_renewed_files_are_used_for_the_next_connection(world: World, tmp_path: Path) -> None:
-    """They were read once, so a client could not connect any more after some months."""
+    """Otherwise, a client that runs for months could not connect after the old certificates expire."""
     cafile, certfile, keyfile = tmp_path / "ca.pem", tmp_path / "client.pem", tmp_path / "client.key"
     cafile.write_bytes(world.authority.certificate.read_bytes())
     certfile.write_bytes(world.client.certificate.read_bytes())

@@ -182,7 +182,7 @@ def test_a_fetch_that_raises_an_unexpected_error_is_repeated(caplog: pytest.LogC
 
 
 def test_a_provider_that_keeps_failing_is_the_cause_of_the_error() -> None:
-    """It was reported as a login that the broker refused."""
+    """It is not reported as a login that the broker refused."""
 
     def provide() -> str:
         raise KeyError("hidden")
@@ -197,7 +197,7 @@ def test_a_provider_that_keeps_failing_is_the_cause_of_the_error() -> None:
 
 
 def test_clients_that_share_a_security_fetch_their_own_tokens() -> None:
-    """The second login waited for a signal that the thread of the first client set, until its timeout."""
+    """Otherwise, the second login would wait for a signal that only the thread of the first client sets."""
     worlds = World(), World()
     given = iter(["token-1", "token-2"])
     options = {

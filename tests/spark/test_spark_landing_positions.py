@@ -59,7 +59,7 @@ def test_a_partition_without_records_to_land_has_a_position(kcodec_broker: Broke
     assert following(kcodec_broker, position) == [(1, 4, 5)]
 
 
-def test_an_empty_batch_does_not_move_the_position_of_earlier_landings(kcodec_broker: Broker) -> None:
+def test_an_empty_batch_keeps_the_position_of_earlier_landings(kcodec_broker: Broker) -> None:
     kcodec_broker.create_topic("orders", 1)
     fill(kcodec_broker, "orders", 0, 3)
     first = source(kcodec_broker, resume=True, subscribe="orders", startingOffsets="earliest")
@@ -72,7 +72,7 @@ def test_an_empty_batch_does_not_move_the_position_of_earlier_landings(kcodec_br
 
 
 def test_a_deleted_topic_of_a_pattern_is_dropped(kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the time in the position, as each call of `land` begins with what the folder contains."""
+    """The time in the position decides, because each call of `land` begins with the contents of the folder."""
 
     def land(fails: bool, before: StreamOffsets | None) -> StreamOffsets:
         options = {"subscribePattern": "day-.*", "startingOffsets": "earliest", "failOnDataLoss": fails}

@@ -315,8 +315,11 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
         ({**SERVERS, "kafka.key.deserializer": "x"}, "option 'kafka.key.deserializer' has no meaning here: keys are"),
         ({**SERVERS, "session_timeout_ms": 5}, "option 'session_timeout_ms' has no meaning here: partitions are read"),
         ({**SERVERS, "kafka.sasl.client.callback.handler.class": "x"}, "has no meaning here: kcodec.token.provider"),
-        ({**SERVERS, "kafka.metrics": "x"}, "option 'kafka.metrics' is text, and takes an object of Python; pass it"),
-        ({**SERVERS, "kafka.limits": "x"}, "takes an object of Python; set maxBatchBytes and maxDecompressedBytes"),
+        (
+            {**SERVERS, "kafka.metrics": "x"},
+            "'kafka.metrics' must be a Python object, not the text of an option; pass it",
+        ),
+        ({**SERVERS, "kafka.limits": "x"}, "not the text of an option; set maxBatchBytes and maxDecompressedBytes"),
         ({**SERVERS, "kafka.retries": "3"}, "unknown option 'kafka.retries':"),
         ({**SERVERS, "kafka.metric.reporters": "x"}, "unknown option 'kafka.metric.reporters':"),
         ({**SERVERS, "kafka.config.providers": "x"}, "unknown option 'kafka.config.providers':"),

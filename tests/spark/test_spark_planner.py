@@ -219,7 +219,7 @@ def test_limits_become_offsets() -> None:
 )
 def test_a_timestamp_in_another_unit_is_named(when: int, unit: str) -> None:
     limit = planner.parse_offset_limit({"startingTimestamp": str(when)}, "starting")
-    with pytest.raises(ValueError, match=f"looks like {unit}: 1700000000000 would be in milliseconds"):
+    with pytest.raises(ValueError, match=f"looks like {unit}; the same time in milliseconds is 1700000000000"):
         resolved(limit)
 
 
@@ -245,8 +245,8 @@ def test_a_warning_names_the_unit_of_a_timestamp(
             parse({option: value}, "starting" if option.startswith("starting") else "ending")
             (record,) = caplog.records
             assert record.getMessage() == (
-                f"option {option!r}: the timestamp {when} is used as it is; timestamps are in milliseconds, and this "
-                f"number looks like {unit}: 1700000000000 would be in milliseconds"
+                f"option {option!r}: the timestamp {when} is used unchanged; timestamps are in milliseconds, and this "
+                f"number looks like {unit}; the same time in milliseconds is 1700000000000"
             )
 
 

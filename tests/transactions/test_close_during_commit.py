@@ -134,7 +134,7 @@ def test_a_thread_gets_the_unknown_outcome_too(kcodec_broker: Broker) -> None:
     assert [type(result) for result in results] == [UnknownOutcomeError]
 
 
-def test_a_session_that_close_cuts_off_reports_the_unknown_outcome(kcodec_broker: Broker) -> None:
+def test_a_session_cut_off_by_close_reports_the_unknown_outcome(kcodec_broker: Broker) -> None:
     source, topic = kcodec_broker.create_topic(), kcodec_broker.create_topic()
 
     async def run() -> None:

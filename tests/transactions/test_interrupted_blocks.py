@@ -89,7 +89,7 @@ def test_a_block_follows_one_whose_end_ctrl_c_has_interrupted(kcodec_broker: Bro
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_begin_that_fails_leaves_the_transaction_of_another_task(
+def test_a_failed_begin_keeps_the_transaction_of_another_task(
     is_cancelled: bool, kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one task waits for its transaction, another one begins its own. The end of the wait does not affect it."""
@@ -123,7 +123,7 @@ def test_a_begin_that_fails_leaves_the_transaction_of_another_task(
 
 
 @pytest.mark.parametrize("kind", ["producer", "session"])
-def test_a_block_that_is_entered_again_after_an_interruption_is_not_abandoned(kind: str, kcodec_broker: Broker) -> None:
+def test_a_block_that_is_entered_again_is_not_abandoned(kind: str, kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic()
 
     async def run() -> None:

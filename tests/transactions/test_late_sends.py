@@ -179,7 +179,7 @@ def test_a_send_is_refused_after_a_commit_in_the_background(kcodec_broker: Broke
     assert committed(kcodec_broker, topic) == [b"one", b"new"]
 
 
-def test_the_timeout_of_an_old_send_does_not_abort_the_next_transaction(kcodec_broker: Broker) -> None:
+def test_an_old_send_that_times_out_keeps_the_next_transaction(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
 
     async def run() -> None:

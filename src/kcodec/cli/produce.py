@@ -174,11 +174,11 @@ class _Sending:
         self._failed: dict[int, tuple[str, BaseException]] = {}
         self._is_committed_in_parts = options.commit_every is not None
         self._committed = 0
-        #: Place of the first message of the transaction that is not committed, and the transaction.
+        #: Position of the first message of the transaction that is not committed, and the transaction.
         self._open: tuple[str, Transaction] | None = None
 
     def begin(self, first: str, transaction: Transaction) -> None:
-        """Note that a transaction begins with the message at this place."""
+        """Note that a transaction begins with the message at this position."""
         self._open = first, transaction
 
     def committed(self) -> None:

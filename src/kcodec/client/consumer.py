@@ -218,7 +218,7 @@ class Consumer(ClientBase):
         """Return up to max_poll_records records as soon as any are available.
 
         timeout: Maximum time to wait, in seconds. If no records arrive in this time, the result is an empty list. None:
-                 wait without a limit. If a callback unsubscribes meanwhile, the result is then an empty list, too.
+                 wait without a limit. If a callback unsubscribes meanwhile, the result is also an empty list.
 
         Raise DecodeError if a batch cannot be read, unless on_error="skip". The error has the attributes
         `topic_partition` and `next_offset`. Each poll raises it again until a `seek`. Raise BrokerError,

@@ -61,7 +61,7 @@ def read_topic(
     Offsets increase within each partition. The memory used is at most fetch_ahead_max_bytes and one batch. The read
     ends exactly at `end`, even if only markers, aborted records or compacted offsets precede it.
 
-    One thread iterates over a read. To share the work among several, call `read_topic` for each of them, with other
+    One thread iterates over a read. To share the work among several, call `read_topic` for each of them, with different
     partitions.
 
     Raise TypeError or ValueError if an argument is invalid.
@@ -114,8 +114,8 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
         """Raise RuntimeError while another call for the next batch is in progress."""
         if self._iterating.locked():
             raise RuntimeError(
-                "another call waits for the next batch: one thread iterates over a read; to share the work, call "
-                "read_topic or read_ranges for each, with other partitions or ranges"
+                "another call waits for the next batch: only one thread can iterate over a read; to share the work "
+                "among several, call read_topic or read_ranges for each of them, with different partitions or ranges"
             )
 
     def __next__(self) -> DecodedRecords:

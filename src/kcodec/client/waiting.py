@@ -52,7 +52,7 @@ else:
 T = TypeVar("T")
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` raises an error this much later.
 GRACE_SECONDS = 1.0
-#: A thread that was woken to get buffer space, and has not run for this time, loses its place in the queue.
+#: A thread that was woken to get buffer space, and has not run for this time, loses its position in the queue.
 LOST_SECONDS = 1.0
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 

@@ -178,7 +178,7 @@ class ServedConsumer(Consumer):
         background tasks refer to this object, so it is not garbage collected before they end."""
         loop = self._io_loop.loop
         if loop is not None and not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # the event loop was closed in this moment
+            with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
                 loop.call_soon_threadsafe(self._abandon)
 
     def _abandon(self) -> None:

@@ -26,7 +26,7 @@ set_confluent_message(Message)
 class FeedingConsumer(KcodecConsumer):
     """A consumer that returns the decoded records of a request, for the compiled `poll` of the facade.
 
-    As librdkafka does, it retries every refused login, also the first ones."""
+    As librdkafka does, it retries every refused login, including the first one."""
 
     def _start(self) -> None:
         self._client.network.retry_all_logins()

@@ -47,7 +47,7 @@ SAME = {
     "topic.metadata.propagation.max.ms": "unknown_topic_timeout_ms",
     "receive.message.max.bytes": "max_response_bytes",
 }
-#: Names for which kcodec has one option together with another name, which has priority. librdkafka has two settings.
+#: Settings without effect next to another setting, because kcodec has only one option for both.
 MERGED = {
     "request.timeout.ms": "socket.timeout.ms",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",

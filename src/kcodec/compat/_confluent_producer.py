@@ -45,7 +45,7 @@ class _PurgedError(errors.TransportError):
 class ReportingProducer(KcodecProducer):
     """A producer whose records report their outcome to the facade. Their deliveries are not used otherwise.
 
-    As librdkafka does, it retries every refused login, also the first ones, until the records time out."""
+    As librdkafka does, it retries every refused login, including the first one, until the records time out."""
 
     def _start(self) -> None:
         self._client.network.retry_all_logins()

@@ -211,8 +211,8 @@ class OffsetCalls:
         permission, and BrokerError.
         """
         offsets = self.need_group("committed")
-        # Without a member: one that is out of the group, and whose transaction was refused for that, must learn where
-        # to go back to, too.
+        # The request does not name the member. A member that is no longer in the group, and whose transaction was
+        # refused for this reason, also needs its committed offsets.
         return (yield from offsets.fetch(partitions_of(partitions), self._seconds(timeout)))
 
     def commit(

@@ -266,7 +266,7 @@ def check_fetch_wait(fetch_max_wait_ms: float, client: ClientConfig) -> None:
     if client.request_timeout_ms <= fetch_max_wait_ms:
         raise ValueError(
             f"request_timeout_ms ({number_text(client.request_timeout_ms)}) must be greater than fetch_max_wait_ms "
-            f"({number_text(fetch_max_wait_ms)}), because a broker without records delays its response by this time"
+            f"({number_text(fetch_max_wait_ms)}), because a broker without new records responds only after this time"
         )
 
 

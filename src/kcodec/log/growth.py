@@ -5,8 +5,8 @@ A broker appends to the last segment only, and rolls to a new one named for the 
 incomplete batch, zeros (a preallocated file) or a last batch with a wrong CRC therefore mean "not yet"; in other
 segments they are corruption. Meanwhile the broker deletes old segments (retention), replaces closed ones by smaller
 ones (compaction), and may truncate the last one when it follows another leader. A position is therefore remembered
-together with the last batch before it; if that batch is gone, the position is looked up again by its offset. The byte
-ranges that were walked and not read yet are remembered and looked up again in the same way.
+together with the last batch before it. If the file does not contain that batch, the position is looked up again by its
+offset. The byte ranges that were walked and not read yet are remembered and looked up again in the same way.
 """
 
 from __future__ import annotations

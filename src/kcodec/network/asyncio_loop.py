@@ -128,7 +128,7 @@ class AsyncioLoop(IoLoop):
         if self._is_abandoned or self.is_closed or loop is None or loop.is_closed():
             return
         self._is_abandoned = True
-        with contextlib.suppress(RuntimeError):  # the event loop was closed in this moment
+        with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(self._begin_to_abandon, last_flow)
 
     def _begin_to_abandon(self, last_flow: Flow[None] | None) -> None:

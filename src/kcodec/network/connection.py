@@ -379,7 +379,7 @@ class Connection:
             self._waiting.remove(pending)
         reason = f"{self.name}: {pending.kind.__name__} was not sent"
         cause = self.network.last_failure(self.node_id)
-        if cause is not None:  # what a call had left of its time says nothing then
+        if cause is not None:  # the time that the call had left is then irrelevant
             reason += f", because the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
         else:
             reason += f" within {seconds_text(seconds)}"

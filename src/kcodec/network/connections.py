@@ -5,9 +5,9 @@ A call waits for its connection and fails with it: after a failed attempt to con
 next attempt begins when the backoff of that broker is over. Flows decide whether to retry a call.
 
 A refused login ends a call with an AuthenticationError, which flows do not retry, so that a program with a wrong
-password fails at once. After the first accepted login, the cause of a refusal is more often one that passes: a broker
-that does not have new credentials yet, or a server for tokens or passwords that is away. The refusal then counts as a
-failed connection, until a broker has refused every login for `login_patience` seconds.
+password fails at once. After the first accepted login, the cause of a refusal is more often temporary: a broker that
+does not have new credentials yet, or an unavailable server for tokens or passwords. The refusal then counts as a failed
+connection, until a broker has refused every login for `login_patience` seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kcodec.client")
 FIRST_BOOTSTRAP_NODE = -2
-#: After this time without an attempt, at least, a refused login is the first one of an outage.
+#: Minimum time in seconds without an attempt after which a refused login counts as the first one of an outage.
 IDLE_SECONDS = 10.0
 
 

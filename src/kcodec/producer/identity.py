@@ -217,8 +217,9 @@ class IdempotentProducerId(ProducerIdManager):
 
     A new id is requested when the epochs are used up, or if a broker reports the epoch or the id as invalid.
 
-    If a login is refused for good (see `kcodec.network.connections`), the records in the buffer fail with that error.
-    The next record requests an id again. No numbers are lost: without an id, nothing is numbered or in flight.
+    If a refused login is not retried (see `kcodec.network.connections`), the records in the buffer fail with its error.
+    The next record requests an id again. No sequence numbers are lost, because without an id no batch gets a sequence
+    number or is in flight.
 
     request_timeout: Timeout of InitProducerId in seconds.
     backoff:         Function that returns the seconds before a repeat, from the number of the attempt and a random

@@ -78,9 +78,9 @@ def _header_error(version: Any, correlation_id: Any, client_id: Any) -> Exceptio
     )
 
 
-@lru_cache(maxsize=1024, typed=True)  # typed: True and 1.0 are equal to 1, but they are no versions
+@lru_cache(maxsize=1024, typed=True)  # typed: True and 1.0 are equal to 1, but they are not valid versions
 def _header_pieces(kind: Any, version: int, client_id: str | None) -> tuple[bytes, bytes]:
-    """Return what comes before and after the correlation id in the header of a request.
+    """Return the bytes before and after the correlation id in the header of a request.
 
     Raise EncodeError for an unknown version, and TypeError for a version or a client id of another type.
     """

@@ -321,7 +321,7 @@ class MetadataRecord(NumberedMessage):
 # Plans
 
 
-# typed: True and 1.0 are equal to 1, but they are no versions.
+# typed: True and 1.0 are equal to 1, but they are not valid versions.
 @lru_cache(maxsize=None, typed=True)
 def _plan_of(kind: type[Message], version: int) -> MessagePlan:
     """Return the plan of a message in one version. Raise TypeError for a version that is not an integer."""

@@ -153,7 +153,7 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
             credentials = given()
         except AuthenticationError:
             raise
-        except Exception as error:  # of the application's code, and mostly of a server that is away
+        except Exception as error:  # of the application's code, mostly because a server is unavailable
             raise TransportError(f"sasl_aws_credentials_provider raised {type(error).__name__}") from error
         return _checked(credentials)
 

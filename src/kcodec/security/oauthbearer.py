@@ -117,8 +117,8 @@ def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) ->
                 given = _run(given)
         except (TransientTokenError, AuthenticationError):
             raise
-        except Exception as error:  # of the application's code, and mostly of a server that is away
-            # Its words are the provider's and may hold anything: they stay in the cause.
+        except Exception as error:  # of the application's code, mostly because a server is unavailable
+            # Its text comes from the provider and may contain secrets, so it stays in the cause.
             raise TransientTokenError(f"sasl_oauth_token_provider raised {type(error).__name__}") from error
         return _checked(given, wall_clock)
 

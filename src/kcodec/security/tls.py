@@ -96,8 +96,8 @@ def make_context(options: Mapping[str, object]) -> ssl.SSLContext:
 class TlsContext:
     """The TLS context of new connections. It is made again when one of its files has changed.
 
-    If changed files cannot be used, for example because only one of certificate and key has been replaced, a warning is
-    logged, and the last context is used until the files change again.
+    If changed files cannot be used, for example because the certificate has been replaced and its key has not, a
+    warning is logged, and the previous context is used until the files change again.
 
     Raise the errors of `make_context`.
     """
@@ -118,7 +118,7 @@ class TlsContext:
                 self._context, self._versions = make_context(self._options), found
             except (OSError, ValueError) as error:
                 if found != self._refused:
-                    log.warning("the changed TLS files cannot be used, the last certificates stay in use: %s", error)
+                    log.warning("the changed TLS files cannot be used, so the previous ones stay in use: %s", error)
                 self._refused = found
             else:
                 log.info("the TLS files have changed and were read again")

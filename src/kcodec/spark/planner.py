@@ -565,7 +565,8 @@ class StreamOffsets:
     As JSON: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``. A topic with the name v is written as ``/v``, which no
     topic can be called.
 
-    missing: Topics whose offsets are kept although the topic does not exist, and since when (ms since 1970).
+    missing: Topics whose offsets are kept although the topic does not exist, each with the time (ms since 1970)
+             since which it is missing.
     """
 
     offsets: dict[TopicPartition, int]

@@ -21,7 +21,7 @@ from kcodec.spark.trigger_limits import TriggerControl, TriggerLimits
 
 logger = logging.getLogger("kcodec.spark")
 #: A topic that does not exist keeps its position for this time, so that it is not read again from its start if it was
-#: missing only for a moment. The position contains since when the topic is missing, because a query with
+#: missing only for a moment. The position contains the time since which the topic is missing, because a query with
 #: Trigger.AvailableNow, or a call of `land`, ends sooner.
 MISSING_GRACE_SECONDS = 60.0
 #: Queries over topics and queries over files have positions of the same form, so a position does not show its source.
@@ -165,7 +165,7 @@ class StreamState(ABC):
         return found
 
     def _missing_since(self, position: StreamOffsets, logs: KnownLogs) -> dict[str, int]:
-        """Return the missing topics that keep their position, and since when each is missing (ms since 1970)."""
+        """Return the missing topics that keep their position, each with the time since which it is missing (ms)."""
         now = int(self._wall_clock() * 1000)
         missing = {partition.topic for partition in position.offsets} & logs.missing
         since = {topic: position.missing.get(topic, now) for topic in missing}
@@ -236,7 +236,7 @@ class StreamState(ABC):
         topics = {partition.topic for partition in last.offsets}
         dropped = first.missing.keys() - topics  # a loss that was accepted when the micro-batch was planned
         self._log(
-            DataLoss(each, offset, None, "the topic does not exist any more; if it is created again, it is new")
+            DataLoss(each, offset, None, "the topic does not exist any more; its position was given up")
             for each, offset in first.offsets.items()
             if each.topic in dropped
         )

@@ -32,7 +32,7 @@ logger = logging.getLogger("kcodec.spark")
 T = TypeVar("T")
 #: Topics, partitions and the starts of logs are looked up again after this time.
 METADATA_SECONDS = 1.0
-#: The same while a topic of subscribe or assign is missing, as brokers are given two seconds to know it.
+#: The same while a topic of subscribe or assign is missing, because each lookup then waits two seconds for the topic.
 MISSING_SECONDS = 10.0
 COMMIT_SECONDS = 5.0
 #: A leader that has just been elected may know a lower end than the one before it.

@@ -52,7 +52,7 @@ CLIENT_OPTIONS = frozenset(ClientOptions.__annotations__)
 #: Chosen by other options and arguments of Spark's readers, or by Spark's types. INSTEAD has an explanation of each.
 OWN_OPTIONS = {"columns", "binary_type", "on_error", "framing", "key_deserializer", "value_deserializer"}
 OF_ARGUMENTS = "pass it as an argument of map_batches or land"
-#: Options whose values are objects of Python, which a reader of Spark cannot pass, and what to do in their place.
+#: Options whose values are objects of Python, which a reader of Spark cannot pass, and what to do instead.
 OBJECTS = {
     "limits": "set maxBatchBytes and maxDecompressedBytes",
     "metrics": OF_ARGUMENTS,
@@ -110,7 +110,7 @@ INSTEAD = {
     "kafka.binary.type": "the types of the columns are those of Spark's Kafka source",
     "kafka.columns": "the argument columns= of map_batches and land, or .schema() of a reader, chooses columns",
     "kafka.on.error": "mode=permissive leaves out corrupt batches",
-    "kafka.on.missing": "failOnDataLoss says what happens to lost offsets",
+    "kafka.on.missing": "failOnDataLoss determines what happens to lost offsets",
     "kafka.sasl.login.callback.handler.class": CALLBACK,
     "kafka.sasl.client.callback.handler.class": CALLBACK,
     "kafka.interceptor.classes": "interceptors are classes of Java",
@@ -323,7 +323,7 @@ def _read_options(name: str, value: Any) -> dict[str, Any]:
                 "and those of kcodec.read_ranges with or without 'kafka.' before them"
             )
         if ours in OBJECTS and isinstance(value, str):
-            raise ValueError(f"option {name!r} is text, and takes an object of Python; {OBJECTS[ours]}")
+            raise ValueError(f"option {name!r} must be a Python object, not the text of an option; {OBJECTS[ours]}")
     return found
 
 

@@ -110,7 +110,7 @@ class WriteOptions:
         if delivery != "at_least_once":
             raise ValueError(f"option 'delivery' is {delivery!r}: expected at_least_once")
         if topic is None and not producer:
-            raise ValueError(f"no option is given, for example kafka.bootstrap.servers: {TABLES_ARE_READ}")
+            raise ValueError(f"the writer has no options: {TABLES_ARE_READ}")
         if "bootstrap_servers" not in producer:
             raise ValueError("option 'kafka.bootstrap.servers' is missing: it names the brokers, as host:port")
         if str(producer.get("acks", "all")) not in ("all", "-1"):

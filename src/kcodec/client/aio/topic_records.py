@@ -68,7 +68,7 @@ def read_topic(
     Offsets increase within each partition. The memory used is at most fetch_ahead_max_bytes and one batch. The read
     ends exactly at `end`, even if only markers, aborted records or compacted offsets precede it.
 
-    One task iterates over a read. To share the work among several, call `read_topic` for each of them, with other
+    One task iterates over a read. To share the work among several, call `read_topic` for each of them, with different
     partitions. After the cancellation or the timeout of a request for a batch, the next request continues.
 
     Raise TypeError or ValueError if an argument is invalid.
@@ -145,10 +145,10 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     def _check_alone(self) -> None:
         """Raise RuntimeError while another call for the next batch is in progress."""
         if self._iterating.locked():
-            # SYNC: "one task iterates" -> "one thread iterates"
+            # SYNC: "one task can iterate" -> "one thread can iterate"
             raise RuntimeError(
-                "another call waits for the next batch: one task iterates over a read; to share the work, call "
-                "read_topic or read_ranges for each, with other partitions or ranges"
+                "another call waits for the next batch: only one task can iterate over a read; to share the work "
+                "among several, call read_topic or read_ranges for each of them, with different partitions or ranges"
             )
 
     async def __anext__(self) -> DecodedRecords:
