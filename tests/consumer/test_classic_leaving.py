@@ -13,6 +13,7 @@ from unnarrowed import unnarrowed
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages.auth import ApiVersionsRequest
 from kcodec.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -340,3 +341,23 @@ def test_a_silent_coordinator_is_left_during_a_rebalance(kind: type) -> None:
     begin, finds = world.now, one.finds
     world.run_until(lambda: one.finds > finds, seconds=100.0)
     assert world.now - begin < 5.0 + one.membership.settings.heartbeat_interval + 2.0
+
+
+def test_a_rebalance_does_not_wait_for_the_check_of_its_coordinator() -> None:
+    """The coordinator delays the response to JoinGroup until the first member has noticed the rebalance. Meanwhile, a
+    busy connection delays the response to the check for longer."""
+    world = GroupWorld()
+    world.client("a")
+    world.run_until_stable()
+    checks: list[float] = []
+
+    def fault(client: str, request: Any) -> Fault:
+        if type(request) is ApiVersionsRequest:
+            checks.append(world.now)
+        return Fault(is_lost=type(request) is ApiVersionsRequest)
+
+    world.faults = fault
+    begin = world.now
+    world.client("b", heartbeat_interval=0.2, request_timeout=30.0)
+    world.run_until_stable()
+    assert checks and world.now - begin < 10.0

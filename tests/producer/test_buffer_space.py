@@ -209,3 +209,35 @@ def test_a_table_lets_the_event_loop_run(kcodec_broker: Broker) -> None:
             return first.done()
 
     assert asyncio.run(run())
+
+
+def test_a_callback_that_sends_does_not_queue(kcodec_broker: Broker, topic: str) -> None:
+    """It runs on the I/O thread and cannot wait. A record for which there is space is sent before a large one that
+    waits."""
+    errors: list[BaseException] = []
+    is_waiting = threading.Event()
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=0, **OPTIONS) as producer:
+        other = kcodec_broker.create_topic(partitions=1)
+        producer.send_and_wait(topic, b"first", partition=0)
+        producer.send_and_wait(other, b"first", partition=0)
+
+        def send(*_: object) -> None:
+            is_waiting.wait(5.0)
+            try:
+                producer.send(other, b"failed", partition=0)
+            except RuntimeError as error:
+                errors.append(error)
+
+        def wait_for_space() -> None:
+            producer.send(topic, bytes(120_000), partition=0)
+            producer.send(topic, bytes(120_000), partition=0)
+
+        producer.send(topic, b"x", partition=0, on_delivery=send)
+        thread = threading.Thread(target=wait_for_space)
+        thread.start()
+        while not producer._core.accumulator.must_queue:
+            time.sleep(0.01)
+        is_waiting.set()
+        thread.join()
+    assert not errors
+    assert [record.value for record in kcodec_broker.committed(other)] == [b"first", b"failed"]

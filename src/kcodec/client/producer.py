@@ -404,6 +404,10 @@ class Producer(ProducerBase):
         except KcodecError as error:
             self._rejected(topic, partition, error, begun)
             raise
+        except BaseException as error:
+            if is_interruption(error):
+                self._post_note(self._core.interruption(topic, error, begun, is_table=True))
+            raise
         return delivery
 
     def _send_batch(

@@ -386,6 +386,14 @@ class _SpaceQueue:
         finally:
             self._count()
 
+    def put_past(self, put: Callable[[], Any]) -> Any:
+        """Call `put` for a callback on the I/O thread, which does not queue because it cannot wait."""
+        self.accumulator.must_queue = False
+        try:
+            return put()
+        finally:
+            self._count()
+
     def _count(self) -> None:
         self.accumulator.must_queue = bool(self.waiting)
         self.accumulator.space_waiters = len(self.waiting) if self._is_short else 0
@@ -414,6 +422,11 @@ class ProducerBase(ClientBase):
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
+        if self._io_loop.is_current():
+            with self._lock:
+                done = self._space.put_past(put)
+            if done is not None:
+                return done
         self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         space, waiter = self._space, _SpaceWaiter()

@@ -314,6 +314,15 @@ class FetchBuffer:
         if error is not None:
             raise error.with_traceback(None)
 
+    def raise_passing(self, state: PartitionState) -> None:
+        """Raise the error of a partition, if there is one. It is raised once, and the position is then requested
+        again."""
+        with self._assignment.lock:
+            error, state.error = state.error, None
+        self._assignment.poke()
+        if error is not None:
+            raise error.with_traceback(None)
+
     def take(self, max_records: int, only: Set[TopicPartition] | None = None) -> list[Record]:
         """Return at most `max_records` fetched records. Positions move past them, and past markers, aborted records and
         empty batches.

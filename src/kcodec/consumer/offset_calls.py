@@ -94,7 +94,7 @@ class OffsetCalls:
             if state.error is not None and not state.is_error_passing:
                 raise state.error.with_traceback(None)
             if isinstance(state.error, AuthenticationError):
-                self._fetcher.buffer.raise_failed({name})  # the next call requests the position again
+                self._fetcher.buffer.raise_passing(state)
             if state.position is not None and state.awaiting is None:
                 return state.position
             left = deadline - self._cluster.clock()

@@ -256,6 +256,8 @@ class Network(ConnectionOwner):
             if backoff.refused_since is None or now - idle_since > max(self.login_patience, IDLE_SECONDS):
                 backoff.refused_since = now  # for the first time, or after a long time without an attempt
             self.metrics.count("connection.refused", node=connection.node_id)
+        else:
+            backoff.refused_since = None
         self.metrics.count("connection.failed", node=connection.node_id)
 
     def call_error(self, connection: Connection, error: BaseException) -> BaseException:

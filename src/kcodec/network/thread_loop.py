@@ -133,6 +133,10 @@ class ThreadLoop(IoLoop):
             raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}")
         return waiter.result()
 
+    def is_current(self) -> bool:
+        """Return whether the caller runs on the I/O thread, as callbacks do."""
+        return threading.current_thread() is self._thread
+
     def check_wait(self) -> None:
         """Raise RuntimeError on the client's own I/O thread, where a blocking call would wait for itself, and in a
         signal handler that has interrupted a call which holds a lock of the client."""

@@ -493,12 +493,12 @@ class GroupTransactSession(ClientBase):
             # In a signal handler that interrupts `close`, the lock is free, and `close` then continues.
             if self._io_loop.is_closed or self._is_closing:
                 return
-            self._is_closing = True
             await self._close_once(timeout, error)
 
     async def _close_once(self, timeout: float, error: BaseException | None) -> None:
         deadline = time.monotonic() + timeout
         try:
+            self._is_closing = True  # from here on, an interruption closes the producer
             if self._is_started:
                 await self._run(
                     announced(self._close(timeout), error, timeout, self._ending_text, "kcodec.session", is_always=True)

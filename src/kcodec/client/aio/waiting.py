@@ -348,6 +348,8 @@ class _SpaceQueue:
 
     def put_first(self, put: Callable[[], Any]) -> Any:
         """Call `put` for the first task."""
+        self._is_short = True  # if `put` itself runs the sender, space that this releases wakes the task
+        self._count()
         self.accumulator.must_queue = False
         self._busy_since = None  # this task has just waited
         try:

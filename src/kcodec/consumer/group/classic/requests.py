@@ -17,8 +17,8 @@ from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, write
 from kcodec.consumer.group.classic.member_state import Generation
 from kcodec.consumer.group.dispositions import CLASSIC, GroupDisposition, disposition
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import BrokerError, TransportError
-from kcodec.flow import ByVersion, Flow, Reply, Task, call, join, spawn
+from kcodec.errors import BrokerError
+from kcodec.flow import ByVersion, Flow, Reply, Signal, Task, call, join, spawn, wait
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.auth import ApiVersionsRequest
@@ -110,27 +110,29 @@ class GroupRequests:
         timeout = max(self.settings.request_timeout, self.settings.max_poll_interval + JOIN_GRACE_SECONDS)
         lowest = static_version if self._static is not None else 0
         held_back = call(node, request, timeout=timeout, lowest=lowest, channel="group")
+        ended = Signal()
         task: Task[Reply] = yield from spawn(held_back, f"{type(request).__name__} of group {self.group_id}")
+        task.when_done(lambda _: ended.set())
+        check: Task[Reply] | None = None
         try:
-            while not task.done:
-                try:
-                    yield from join(task, self.settings.heartbeat_interval)
-                except TimeoutError:
-                    if not task.done:
-                        yield from self._check_coordinator(node, task)
-            return (yield from join(task)).message
+            while True:
+                yield from wait(ended, self.settings.heartbeat_interval)
+                if task.done:
+                    return (yield from join(task)).message
+                if check is None:
+                    # It must not delay the response, which may arrive first.
+                    probe = ApiVersionsRequest(client_software_name="kcodec", client_software_version="0")
+                    check_flow = call(node, probe, timeout=self.settings.request_timeout)
+                    check = yield from spawn(check_flow, f"check of the coordinator of group {self.group_id}")
+                    check.when_done(lambda _: ended.set())
+                elif check.done:
+                    if check.error is not None:
+                        raise check.error
+                    check = None
         finally:
             task.cancel()
-
-    def _check_coordinator(self, node: int, task: Task[Reply]) -> Flow[None]:
-        """Raise TransportError if the coordinator does not respond to a request on another connection, unless the task
-        has ended meanwhile."""
-        try:
-            request = ApiVersionsRequest(client_software_name="kcodec", client_software_version="0")
-            yield from call(node, request, timeout=self.settings.request_timeout)
-        except TransportError:
-            if not task.done:
-                raise
+            if check is not None:
+                check.cancel()
 
     def heartbeat(self, node: int, generation_id: int, member_id: str, timeout: float, channel: str) -> Flow[int]:
         """Send Heartbeat; return the error code of the response."""
