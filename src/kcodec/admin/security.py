@@ -429,16 +429,20 @@ def alter_user_scram_credentials(
         lambda response, users: entries(response.results, "user"),
         is_reached=lambda user, code: code == ErrorCode.RESOURCE_NOT_FOUND and user not in with_sets,
     )
-    deadline = context.deadline(timeout)
-    outcome = yield from request_items(context, [one.user for one in changes], handler, deadline)
-    # A broker changes no credential of a user if it does not find one to delete.
-    rest = outcome.repeated_with(ErrorCode.RESOURCE_NOT_FOUND)
-    handler = replace(handler, request=lambda users, until: request(users, are_deleted=False))
-    again = yield from request_items(context, rest, handler, deadline)
-    for user in again.results:
-        outcome.succeed(user, None)
-    outcome.errors |= again.errors
-    return outcome.value()
+
+    def alter() -> Flow[dict[str, None]]:
+        deadline = context.deadline(timeout)
+        outcome = yield from request_items(context, [one.user for one in changes], handler, deadline)
+        # A broker changes no credential of a user if it does not find one to delete.
+        rest = outcome.repeated_with(ErrorCode.RESOURCE_NOT_FOUND)
+        only_sets = replace(handler, request=lambda users, until: request(users, are_deleted=False))
+        again = yield from request_items(context, rest, only_sets, deadline)
+        for user in again.results:
+            outcome.succeed(user, None)
+        outcome.errors |= again.errors
+        return outcome.value()
+
+    return alter()  # the passwords are salted on the thread of the caller
 
 
 def _salted(upsertion: ScramCredentialUpsertion) -> Any:
