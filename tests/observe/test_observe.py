@@ -26,7 +26,7 @@ from virtual_broker import RECORDS, TOPIC, virtual_time
 from kcodec import TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Admin, ClientQuotaEntity, Consumer, GroupTransactSession, Producer, aio
-from kcodec.errors import KcodecError
+from kcodec.errors import AuthenticationError, KcodecError
 from kcodec.observe.names import METRICS
 from kcodec.observe.opentelemetry import OpenTelemetryMetrics, Tracing
 from kcodec.observe.prometheus import PrometheusMetrics
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 #: What needs a failing or throttling broker, or one that authenticates: in test_every_documented_metric_has_a_value.
 ELSEWHERE = {
     *("connection.failed", "connection.authenticated", "request.failed", "throttle", "consumer.fetch_failed"),
-    *("producer.retries", "producer.failures", "consumer.fetch_errors"),
+    *("producer.retries", "producer.failures", "consumer.fetch_errors", "connection.refused"),
 }
 
 
@@ -152,6 +152,9 @@ def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory,
             time.sleep(0.05)
     given = {**options, "metrics": metrics, "client_id": "slow"}
     given["bootstrap_servers"] = f"127.0.0.1:1,{options['bootstrap_servers']}"
+    wrong = {**options, "sasl_plain_password": "wrong", "metrics": metrics}
+    with Admin(**wrong) as refused, pytest.raises(AuthenticationError):
+        refused.list_topics()
     servers = kcodec_broker.bootstrap_servers
     other = kcodec_broker.create_topic()
     faults = kcodec_broker.faults

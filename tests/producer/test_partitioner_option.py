@@ -134,7 +134,7 @@ def nowhere() -> Iterator[dict[str, Any]]:
 def test_a_wrong_name_is_explained(nowhere: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="; did you mean 'murmur2_random'"):
         Producer(**nowhere, partitioner="murmur2random")
-    with pytest.raises(ValueError, match="partitioner_ignore_keys has no effect with partitioner"):
+    with pytest.raises(ValueError, match="partitioner_ignore_keys has no effect together with partitioner"):
         Producer(**nowhere, partitioner="consistent", partitioner_ignore_keys=True)
 
 

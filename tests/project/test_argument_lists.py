@@ -169,7 +169,8 @@ def consumer_flow(name: str) -> Callable[[Any], Any]:
     """What a call of Consumer makes of its partitions, before it waits for a broker."""
 
     def probe(given: Any) -> Any:
-        with Consumer(**NOWHERE, group_id="g", default_api_timeout_ms=1, request_timeout_ms=1) as consumer:
+        options: dict[str, Any] = {"default_api_timeout_ms": 1, "request_timeout_ms": 1, "fetch_max_wait_ms": 0}
+        with Consumer(**NOWHERE, group_id="g", **options) as consumer:
             if name in ASSIGNS:
                 getattr(consumer, name.replace("unassign", "assign"))(given)
                 assigned = consumer.assignment()
@@ -186,7 +187,7 @@ def consumer_flow(name: str) -> Callable[[Any], Any]:
 def aio_consumer_flow(name: str) -> Callable[[Any], Any]:
     def probe(given: Any) -> Any:
         async def run() -> Any:
-            options: dict[str, Any] = {"default_api_timeout_ms": 1, "request_timeout_ms": 1}
+            options: dict[str, Any] = {"default_api_timeout_ms": 1, "request_timeout_ms": 1, "fetch_max_wait_ms": 0}
             async with aio.Consumer(**NOWHERE, group_id="g", **options) as consumer:
                 if name in ASSIGNS:
                     await getattr(consumer, name.replace("unassign", "assign"))(given)

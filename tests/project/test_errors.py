@@ -207,6 +207,8 @@ def test_bytes_raise_the_error_that_fits_with_what_came_before(
         error = caught.value
         assert type(error) is kind
         expected = {**fields, **({"position": len(before)} if "position" in fields else {})}
+        if before and "next_offset" in fields:
+            expected["next_offset"] = None  # the offsets before the corrupt batch are not below its own
         assert {name: getattr(error, name) for name in fields} == expected
         assert error.decoded is not None
         assert len(error.decoded) == len(before and [1])

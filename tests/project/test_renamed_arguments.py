@@ -23,7 +23,12 @@ BATCH = bytes(kcodec.encode([(None, b"value", (), 0)]))
 #: A batch whose CRC is wrong, and nothing else.
 CORRUPT = BATCH[:17] + bytes([BATCH[17] ^ 1]) + BATCH[18:]
 #: No broker listens there, and no call waits for one.
-NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", "default_api_timeout_ms": 1, "request_timeout_ms": 1}
+NOWHERE: dict[str, Any] = {
+    "bootstrap_servers": "127.0.0.1:1",
+    "default_api_timeout_ms": 1,
+    "request_timeout_ms": 1,
+    "fetch_max_wait_ms": 0,
+}
 SESSION: dict[str, Any] = {**NOWHERE, "group_id": "g", "transactional_id": "t", "topics": ["orders"]}
 
 

@@ -167,13 +167,15 @@ def test_sizes_are_estimated_from_one_response_for_each_partition(
     monkeypatch.setattr(bounded_read, "_of_partition", compacted)
     monkeypatch.setattr(BoundedRead, "_received", spy)
     kcodec_broker.create_topic("orders", 3)
-    with Producer(bootstrap_servers=servers, transactional_id="writer", batch_size=16384) as producer:
+    with Producer(
+        bootstrap_servers=servers, transactional_id="writer", batch_size=16384, max_request_size=50_000
+    ) as producer:
         producer.begin_transaction()
         for _ in range(2000):
             producer.send("orders", bytes(1000), partition=1)
         producer.send("orders", bytes(1000), partition=2)
         producer.abort_transaction() if ending == "aborted" else producer.commit_transaction()
-    with Producer(bootstrap_servers=servers, batch_size=16384) as producer:
+    with Producer(bootstrap_servers=servers, batch_size=16384, max_request_size=50_000) as producer:
         for _ in range(4000):
             producer.send("orders", bytes(1000), partition=0)
     given = {"subscribe": "orders", "kafka.bootstrap.servers": servers, "startingOffsets": "earliest"}

@@ -87,7 +87,7 @@ def test_the_old_flow_releases_only_what_has_partitions() -> None:
     world = World(1)
     manager = make_manager(world)
     world.run(manager.begin())
-    with pytest.raises(TransactionStateError, match="name all partitions"):
+    with pytest.raises(TransactionStateError, match="pass them all to producer"):
         world.run(manager.release())
     assert manager.state is State.ABORTABLE_ERROR
     world.run(manager.abort())

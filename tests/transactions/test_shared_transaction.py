@@ -297,7 +297,7 @@ def test_a_writer_that_fails_has_no_receipt(transaction_cluster: TransactionClus
         writer.send(topic, bytes(range(256)) * 20)
         with pytest.raises(Exception, match=f"{topic}-0"):
             writer.close()
-        with pytest.raises(TransactionStateError, match="must be aborted"):
+        with pytest.raises(TransactionStateError, match="this writer has no receipt"):
             _ = writer.receipt
         abort_transaction(handle, bootstrap_servers=servers)
 

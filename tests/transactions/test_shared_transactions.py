@@ -141,7 +141,7 @@ def test_a_begin_needs_partitions_in_the_old_flow_only(transaction_cluster: Tran
     if cluster.is_new_flow:
         abort_transaction(begin_transaction(cluster.new_id(), bootstrap_servers=servers), bootstrap_servers=servers)
     else:
-        with pytest.raises(TransactionStateError, match="partitions="):
+        with pytest.raises(TransactionStateError, match="partitions is empty"):
             begin_transaction(cluster.new_id(), bootstrap_servers=servers)
 
 

@@ -121,7 +121,7 @@ class TopicBuffer(TopicSlot):
             if key is not None and not self._ignore_keys:
                 try:
                     number = partition_for((key,), len(self.queues))[0]
-                except (TypeError, BufferError):
+                except (TypeError, EncodeError):
                     raise _invalid_key(key) from None
                 return self.queues[number]  # type: ignore[index]
             return self.sticky_queue

@@ -74,6 +74,12 @@ def has_provider(options: Mapping[str, Any]) -> bool:
     return TOKEN_PROVIDER in options or any(name in options for name in PROVIDED.values())
 
 
+def end_refused_calls(client: Any) -> None:
+    """Let a refused login end a call of this client at once. The driver then calls the function for new credentials, or
+    ends the query. Otherwise, the client would repeat a login that was accepted before with the same credentials."""
+    client._client.network.login_patience = 0.0
+
+
 def _parts(name: Any) -> tuple[str, str]:
     module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not (module and colon and function):

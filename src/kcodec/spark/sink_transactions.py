@@ -28,7 +28,7 @@ from kcodec.errors import (
 )
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.spark.client_options import has_provider, with_credentials
+from kcodec.spark.client_options import end_refused_calls, has_provider, with_credentials
 from kcodec.spark.sink_protocol import (
     Batch,
     ExactlyOnceError,
@@ -269,11 +269,13 @@ class SinkTransactions:
                 transaction_timeout_ms=self.settings.transaction_timeout_ms,
                 **self.settings.connecting,
             )
+            end_refused_calls(self._transactions)
         return self._transactions
 
     def _admin_client(self) -> Admin:
         if self._admin is None:
             self._admin = Admin(**self.settings.connecting)
+            end_refused_calls(self._admin)
         return self._admin
 
     def _describe_topic(self) -> OutputTopic:

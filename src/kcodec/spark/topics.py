@@ -24,7 +24,7 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.options import ReadTopicConfig, take_client_config
 from kcodec.spark import planner
-from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
+from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, end_refused_calls, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
 from kcodec.spark.convert import Renamed, log_task
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
@@ -215,7 +215,9 @@ class TopicSource:
         from kcodec.client import Admin
 
         reading = with_credentials(self.reading)
-        return Admin(**{name: value for name, value in reading.items() if name in CLIENT_OPTIONS})
+        admin = Admin(**{name: value for name, value in reading.items() if name in CLIENT_OPTIONS})
+        end_refused_calls(admin)
+        return admin
 
     def cut(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges of tasks (minPartitions, maxRecordsPerPartition)."""
