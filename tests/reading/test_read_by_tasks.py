@@ -90,7 +90,7 @@ def test_a_thread_that_iterates_keeps_others_out(broker: Broker, kind: str) -> N
         deadline = time.monotonic() + 20
         while not records._iterating.locked():
             assert time.monotonic() < deadline
-        with pytest.raises(RuntimeError, match=f"{ALONE}: one thread iterates"):
+        with pytest.raises(RuntimeError, match=f"{ALONE}: only one thread can iterate"):
             next(records)
         with pytest.raises(RuntimeError, match=ALONE):
             next(records.rows())
