@@ -128,6 +128,9 @@ class VirtualBroker:
 
     # Responses
 
+    def _ApiVersions(self, request: Any, version: int) -> Any:
+        return messages.ApiVersionsResponse()
+
     def _Metadata(self, request: Any, version: int) -> Any:
         broker = metadata.MetadataResponseBroker(node_id=1, host="broker", port=9092)
         found = []
