@@ -14,10 +14,13 @@ from importlib import import_module
 
 from kcodec.protocol import messages
 
-#: Modules that the standard library or the extension import where they use them: UUIDs of topics, host names
-#: (getaddrinfo, and SNI of TLS), names in the order of Java strings (UTF-16), and the source lines and allocation sites
-#: of tracebacks and warnings.
-_LATE = ("uuid", "encodings.idna", "encodings.utf_16_be", "traceback", "linecache", "tokenize", "tracemalloc")
+#: Modules that the standard library, the extension or a warning import where they use them: UUIDs of topics, host names
+#: (getaddrinfo, and SNI of TLS), names in the order of Java strings (UTF-16), dates of timestamps, and the source lines
+#: and allocation sites of tracebacks and warnings.
+_LATE = (
+    *("uuid", "encodings.idna", "encodings.utf_16_be", "datetime"),
+    *("traceback", "linecache", "tokenize", "tracemalloc"),
+)
 #: Compression -> the package that the extension imports with the first batch.
 _CODECS = {"gzip": "zlib", "lz4": "lz4.block", "zstd": "zstandard"}
 

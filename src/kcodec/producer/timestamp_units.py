@@ -7,7 +7,6 @@ retention of the topic is checked.
 
 from __future__ import annotations
 
-import datetime
 import logging
 
 from kcodec.integers import as_integer
@@ -35,5 +34,7 @@ def warn_of_seconds(topic: str, timestamp: int) -> bool:
 
 
 def _date(milliseconds: int) -> str:
+    import datetime  # it takes some milliseconds, and few programs need it
+
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return (epoch + datetime.timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%d %H:%M:%S UTC")
