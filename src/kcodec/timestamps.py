@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timestamps of arguments and options, which are in milliseconds since 1970.
+"""Timestamps that a program probably passes in another unit than milliseconds since 1970.
 
-A number in another unit is valid, but it selects all records or none. A hint is logged for it, as records may also have
-such timestamps.
+A number in another unit is valid. As an argument or an option, it selects all records or none. As the timestamp of a
+record, a number in seconds is a time near 1970, and a broker deletes the record as soon as it checks the retention of
+the topic. The programs get a warning, not an error, because records may also have such timestamps.
 """
 
 from __future__ import annotations
 
 import logging
 
+from kcodec.integers import as_integer
+
 log = logging.getLogger("kcodec.reading")
+producer_log = logging.getLogger("kcodec.producer")
 #: Numbers from FIRST_SECONDS on and below END_OF_SECONDS are times of the years 2001 to 2286 in seconds.
 FIRST_SECONDS, END_OF_SECONDS = 10**9, 10**10
 #: From these numbers on, a timestamp is probably in microseconds or in nanoseconds.
@@ -46,3 +50,27 @@ def warn_of_unit(what: str, when: int) -> None:
     if hint and when not in _hinted and len(_hinted) < MAX_HINTS:
         _hinted.add(when)
         log.warning("%s: the timestamp %d is used unchanged%s", what, when, hint)
+
+
+def warn_of_seconds(topic: str, timestamp: int) -> bool:
+    """Log a warning if the timestamp of a record is probably in seconds. Return whether it is."""
+    number = as_integer(timestamp)
+    if number is None or not FIRST_SECONDS <= number < END_OF_SECONDS:
+        return False
+    producer_log.warning(
+        "topic %r: the timestamp %d is probably in seconds (%s), but send() takes milliseconds (%s), so that the "
+        "retention of the topic may delete the record immediately; pass int(time.time() * 1000), or omit the timestamp "
+        "to use the current time. This producer logs this only once",
+        topic,
+        number,
+        _date(number * 1000),
+        _date(number),
+    )
+    return True
+
+
+def _date(milliseconds: int) -> str:
+    import datetime  # it takes some milliseconds, and few programs need it
+
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return (epoch + datetime.timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -25,7 +25,7 @@ import kcodec
 from kcodec import TopicPartition
 from kcodec.cli import ExitStatus
 from kcodec.client import Admin
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import BrokerError, RequestTimedOutError
 from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory

@@ -11,7 +11,7 @@ import pytest
 from session_script import IN, OUT, Script, SessionWorld
 from transaction_script import CUT, LOST
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import (
     AbortableTransactionError,
     DeliveryTimeoutError,

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from session_apis import BOTH_APIS, Looped, Threaded
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, EncodeError, KcodecError, ProducerFencedError
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock

@@ -19,7 +19,7 @@ from typing import Any
 
 import kcodec
 from kcodec import TopicPartition
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.flow import Flow, call, sleep
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig

@@ -10,7 +10,7 @@ import pytest
 from transaction_script import BOTH, CUT, GROUP, HANG, OFFSETS, ORDERS, Buffer, World, begun, write
 from unnarrowed import unnarrowed
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import (
     AbortableTransactionError,
     DeliveryTimeoutError,

@@ -14,7 +14,7 @@ from transaction_script import BOTH, CUT, World, begun, make_manager
 from unnarrowed import unnarrowed
 
 from kcodec.client import Producer
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import FatalTransactionError, ProducerFencedError, UnknownOutcomeError
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka

@@ -9,7 +9,7 @@ import pytest
 from scripted_broker import Rig, ScriptedCluster
 from transaction_script import BOTH, ORDERS, World, begun, make_manager, write
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, AuthenticationError, TransportError
 from kcodec.flow import Flow, sleep
 from kcodec.producer.identity import BatchDisposition, WithoutProducerId

@@ -27,7 +27,8 @@ from transaction_script import (
 )
 from unnarrowed import unnarrowed
 
-from kcodec.cluster.values import NO_UUID, ProducerIdAndEpoch, Topic
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
+from kcodec.cluster.values import NO_UUID, Topic
 from kcodec.errors import (
     AbortableTransactionError,
     AuthorizationError,

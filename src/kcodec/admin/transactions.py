@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from kcodec.arguments import names_of
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.cluster.producer_states import TRANSACTION_STATES as TRANSACTION_STATES
 from kcodec.cluster.producer_states import ProducerState as ProducerState
 from kcodec.cluster.producer_states import TransactionDescription as TransactionDescription
@@ -14,7 +15,6 @@ from kcodec.cluster.producer_states import TransactionListing, coordinators_list
 from kcodec.cluster.producer_states import by_transactional_id as by_transactional_id
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, partition_codes, results, whole
 from kcodec.cluster.retry_routes import EachCoordinator, Leader
-from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages

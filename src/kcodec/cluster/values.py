@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from uuid import UUID
 
 from kcodec.flow import Address
@@ -65,14 +64,3 @@ class Topic:
     is_internal: bool = False
     error: int = 0
     partitions: dict[int, Partition] = field(default_factory=dict)
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """A producer id and its epoch, as in the header of a batch (Kafka: ProducerIdAndEpoch).
-
-    producer_id: Id of the producer.
-    producer_epoch: Epoch of the producer; a producer with a lower epoch is fenced.
-    """
-
-    producer_id: int
-    producer_epoch: int

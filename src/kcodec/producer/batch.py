@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from kcodec._fast import Record, RecordBatchBuilder, batches
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.producer.failures import WHOLE, FailedRecords, Failures
 from kcodec.producer.identity import NO_PRODUCER
 from kcodec.record.rewrite import set_producer_state

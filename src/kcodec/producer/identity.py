@@ -32,7 +32,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, Protocol
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kcodec.errors import AuthenticationError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, Flow, Signal, call, sleep, wait

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kcodec._fast import PartitionSlot
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.identity import NO_PRODUCER

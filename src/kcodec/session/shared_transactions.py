@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.cluster.retry_driver import CallContext, request_items
-from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.consumer.committed_offsets import STABLE_VERSION, offset_fetch_handler, value_of
 from kcodec.errors import DeliveryTimeoutError, ProducerFencedError
 from kcodec.flow import Flow

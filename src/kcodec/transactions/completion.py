@@ -16,7 +16,7 @@ from kcodec.transactions.state import COMMITS, TO_ABORT, Event, State
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
 
 if TYPE_CHECKING:
-    from kcodec.cluster.values import ProducerIdAndEpoch
+    from kcodec.cluster.producer_id import ProducerIdAndEpoch
     from kcodec.transactions.background import BackgroundCommit
     from kcodec.transactions.context import ProducerContext
 

@@ -23,7 +23,7 @@ from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
 
 if TYPE_CHECKING:
     from kcodec.cluster.metadata import Cluster
-    from kcodec.cluster.values import ProducerIdAndEpoch
+    from kcodec.cluster.producer_id import ProducerIdAndEpoch
     from kcodec.producer.identity import BufferedRecords
     from kcodec.transactions.commit_result import CommitResult
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import (
     AuthenticationError,
     DecodeError,

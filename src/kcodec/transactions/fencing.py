@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, AuthenticationError, DecodeError, TransportError
 from kcodec.flow import Flow
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code

@@ -21,7 +21,7 @@ from kcodec.transactions.state import COMMITS, WRITING, Event, State
 from kcodec.transactions.transaction import OLD_FLOW_PRODUCE_VERSION, ProducerTransaction
 
 if TYPE_CHECKING:
-    from kcodec.cluster.values import ProducerIdAndEpoch
+    from kcodec.cluster.producer_id import ProducerIdAndEpoch
     from kcodec.flow import Flow
     from kcodec.offsets import TopicPartition
     from kcodec.transactions.background import BackgroundCommit

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.flow import Flow
 from kcodec.producer.identity import NO_PRODUCER
 from kcodec.protocol.error_codes import ErrorCode

@@ -16,7 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import LOST_MEMBER_CODES, NO_UUID, ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
+from kcodec.cluster.values import LOST_MEMBER_CODES, NO_UUID
 from kcodec.errors import BrokerError, DecodeError, TransportError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.cluster.retry_driver import CallContext
-from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import (
     AuthorizationError,
     BrokerError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.offsets import TopicPartition
 
 #: The last version of Produce that does not add its partitions to the transaction (KIP-890).

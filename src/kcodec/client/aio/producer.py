@@ -39,7 +39,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.on_delivery import call_on_delivery, check_on_delivery
-from kcodec.producer.timestamp_units import END_OF_SECONDS, FIRST_SECONDS, warn_of_seconds
+from kcodec.timestamps import END_OF_SECONDS, FIRST_SECONDS, warn_of_seconds
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
