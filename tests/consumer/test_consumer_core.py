@@ -253,7 +253,7 @@ def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
     client = make(enable_auto_commit=False)
     member = given(client, ONE)
     core = client.consumer._core
-    task = client.flow(core.unsubscribe(5.0))  # waits for a poll
+    task = client.flow(core.selection.unsubscribe(5.0))  # waits for a poll
     client.wait(0.05)
     assert not task.done
 
@@ -264,7 +264,7 @@ def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
     done = client.flow(give_up())
     client.wait(0.02)
     assert done.error is None and isinstance(task.error, CancelledFlow)
-    assert core.membership is None and member.left == [] and not member.group_lock.is_held
+    assert core.selection.membership is None and member.left == [] and not member.group_lock.is_held
     assert client.do("assignment") == frozenset()
 
 
@@ -293,7 +293,7 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
         yield from core.commits._commit_lock.acquire()  # a commit before it is not answered yet
         core.commits.put({ONE: OffsetAndMetadata(5), TWO: OffsetAndMetadata(6)}, None, is_forced=True)
         core.commits.put({ONE: OffsetAndMetadata(7)}, None, is_forced=True)
-        core.remove([ONE])
+        core.selection.remove([ONE])
         core.commits._commit_lock.release()
 
     client.flow(queued())
@@ -329,7 +329,7 @@ def test_a_subscription_during_an_interrupted_unsubscribe_stays(make: Make, is_l
 
     if is_leaving:
         old.leave = wait_before_leaving  # type: ignore[method-assign]
-    task = client.flow(core.unsubscribe(5.0))
+    task = client.flow(core.selection.unsubscribe(5.0))
     if is_leaving:
         client.flow(core.wait_for_work(0.0))  # a poll, for the revocation
         client.wait(0.02)
@@ -337,7 +337,7 @@ def test_a_subscription_during_an_interrupted_unsubscribe_stays(make: Make, is_l
     if not is_leaving:
         client.flow(core.wait_for_work(0.0))
         client.wait(0.02)
-    new = core.membership
+    new = core.selection.membership
     assert new is Member.made[-1] is not old and new.wanted == ({"payments"}, None)
     if is_leaving:
         client.flow(new.handler.assign([TWO], [TWO]))
@@ -350,7 +350,7 @@ def test_a_subscription_during_an_interrupted_unsubscribe_stays(make: Make, is_l
     client.flow(go_on())
     client.wait(0.02)
     assert task.done and task.error is None and old.left == ["the consumer unsubscribed"]
-    assert core.membership is new and not any(one.done for one in core._membership_tasks)
+    assert core.selection.membership is new and not any(one.done for one in core.selection.membership_tasks)
     assert client.do("subscription") == {"payments"}
     assert client.do("assignment") == ({TWO} if is_leaving else frozenset())
 
@@ -362,7 +362,7 @@ def test_two_interrupted_unsubscribes_leave_one_member(make: Make) -> None:
     core, made = client.consumer._core, len(Member.made)
     tasks = []
     for _ in range(2):
-        tasks.append(client.flow(core.unsubscribe(5.0)))
+        tasks.append(client.flow(core.selection.unsubscribe(5.0)))
         client.do("subscribe", ["payments"])
     deadline = time.monotonic() + 10
     while not all(task.done for task in tasks) and time.monotonic() < deadline:
@@ -370,8 +370,9 @@ def test_two_interrupted_unsubscribes_leave_one_member(make: Make) -> None:
         client.wait(0.02)
     assert [(task.done, task.error) for task in tasks] == [(True, None)] * 2
     assert len(Member.made) == made + 1
-    assert core.membership is Member.made[-1] is not old and core.membership.wanted == ({"payments"}, None)
-    assert len(core._membership_tasks) == 2 and not any(one.done for one in core._membership_tasks)
+    assert core.selection.membership is Member.made[-1] is not old
+    assert Member.made[-1].wanted == ({"payments"}, None)
+    assert len(core.selection.membership_tasks) == 2 and not any(one.done for one in core.selection.membership_tasks)
     assert client.do("subscription") == {"payments"}
 
 
@@ -386,7 +387,7 @@ def test_more_partitions_during_an_interrupted_unsubscribe_replace_the_old_ones(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(core.commits, "drain", wait_before_the_end)
-        task = client.flow(core.unsubscribe(5.0))
+        task = client.flow(core.selection.unsubscribe(5.0))
         client.wait(0.02)
     client.do("incremental_assign", [TWO, THREE])
 
@@ -405,14 +406,14 @@ def test_an_interrupted_incremental_assign_completes_an_interrupted_unsubscribe(
     client = make()
     core = client.consumer._core
     client.do("assign", [ONE, TWO])
-    core._going = frozenset({ONE, TWO})  # as `unsubscribe` sets it
+    core.selection._going = frozenset({ONE, TWO})  # as `unsubscribe` sets it
 
     def wait_forever(*unused: Any) -> Flow[None]:
         yield from wait(Signal())
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(core.commits, "commit_before_revocation", wait_forever)
-        task = client.flow(core.incremental_assign([TWO, THREE]))
+        task = client.flow(core.selection.incremental_assign([TWO, THREE]))
         client.wait(0.02)
     assert not task.done
 
@@ -435,7 +436,7 @@ def test_an_assignment_during_an_interrupted_unsubscribe_stays(make: Make) -> No
 
     member.leave = wait_before_leaving  # type: ignore[method-assign]
     core = client.consumer._core
-    task = client.flow(core.unsubscribe(5.0))
+    task = client.flow(core.selection.unsubscribe(5.0))
     client.flow(core.wait_for_work(0.0))
     client.wait(0.02)
     client.do("assign", [THREE])

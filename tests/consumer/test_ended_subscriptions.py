@@ -41,7 +41,7 @@ def test_subscriptions_that_have_ended_leave_no_flows_and_no_members(
         counts = []
         for _ in range(3):
             consumer.subscribe(topic)
-            members.append(weakref.ref(consumer._core.membership))
+            members.append(weakref.ref(consumer._core.selection.membership))
             while not consumer.assignment():
                 consumer.poll(0.1)
             consumer.unsubscribe()
@@ -49,7 +49,7 @@ def test_subscriptions_that_have_ended_leave_no_flows_and_no_members(
             counts.append(sum(isinstance(one, ClassicMembership | ConsumerMembership) for one in gc.get_objects()))
         assert not any(member() for member in members)
         assert counts[0] == counts[-1]
-        assert consumer._core._membership_tasks == []
+        assert consumer._core.selection.membership_tasks == []
 
 
 @pytest.mark.parametrize("after", ["unsubscribe", "subscribe", "assign"])

@@ -259,4 +259,4 @@ def test_a_queued_commit_of_a_lost_partition_is_reported(
 
 def _remove(consumer: Consumer, partition: TopicPartition) -> Any:
     yield from ()
-    consumer._core.remove([partition])
+    consumer._core.selection.remove([partition])

@@ -210,7 +210,7 @@ class IterationWorld:
     @staticmethod
     def handler(client: ConsumerClient) -> Any:
         """Return the handler that the membership of a consumer calls for a rebalance."""
-        return client.consumer._core.handler
+        return client.consumer._core.selection.handler
 
     def give(self, client: ConsumerClient, *partitions: TopicPartition) -> None:
         """A rebalance that assigns these, too."""

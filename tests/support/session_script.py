@@ -150,7 +150,7 @@ class ScriptedConsumer:
         self.known_partitions = KnownPartitions(world.cluster, self.assignment)
         self.settings = SETTINGS
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
-        self.committed_offsets = self.fetcher = self
+        self.committed_offsets = self.fetcher = self.selection = self
         self.dropped: list[TopicPartition] = []
         self.polls = 0
         for partition in IN:

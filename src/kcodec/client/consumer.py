@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from kcodec.client.options import ConsumerOptions
     from kcodec.consumer.core import ConsumerCore
     from kcodec.consumer.offset_calls import OffsetCalls
+    from kcodec.consumer.selection_calls import SelectionCalls
 else:
     ConsumerCore = LateFlows("kcodec.consumer.core", "ConsumerCore")
     OffsetCalls = LateFlows("kcodec.consumer.offset_calls", "OffsetCalls")
+    SelectionCalls = LateFlows("kcodec.consumer.selection_calls", "SelectionCalls")
 
 P = ParamSpec("P")
+Part = TypeVar("Part")
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None")
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
@@ -44,36 +47,27 @@ LONG_SECONDS = 3600.0
 CLOSE_SECONDS = 30.0
 
 
-def _run_of(
-    flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
-) -> Callable[Concatenate[Consumer, P], T]:
-    def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(flow(self._core, *args, **kwargs))
-
-    return method
-
-
 def _method(
-    flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
+    part: Callable[[ConsumerCore], Part], flow: Callable[Concatenate[Part, P], Flow[T]]
 ) -> Callable[Concatenate[Consumer, P], T]:
+    """Return a method that runs a flow of a part of the core."""
+
+    def run_of(found: Callable[Concatenate[Part, P], Flow[T]]) -> Callable[..., T]:
+        def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return self._run(found(part(self._core), *args, **kwargs))
+
+        return method
+
     late: Any = flow
-    return FlowMethod(late, _run_of)
+    return FlowMethod(late, run_of)
 
 
-def _run_of_offsets(
-    flow: Callable[Concatenate[OffsetCalls, P], Flow[T]],
-) -> Callable[Concatenate[Consumer, P], T]:
-    def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(flow(self._core.offsets, *args, **kwargs))
-
-    return method
+def _offsets(core: ConsumerCore) -> OffsetCalls:
+    return core.offsets
 
 
-def _offset_method(
-    flow: Callable[Concatenate[OffsetCalls, P], Flow[T]],
-) -> Callable[Concatenate[Consumer, P], T]:
-    late: Any = flow
-    return FlowMethod(late, _run_of_offsets)
+def _selection(core: ConsumerCore) -> SelectionCalls:
+    return core.selection
 
 
 class Consumer(ClientBase):
@@ -179,13 +173,13 @@ class Consumer(ClientBase):
 
         names, text = checked_subscription(topics, pattern)
         check_callbacks(on_revoked=on_revoked, on_assigned=on_assigned, on_lost=on_lost)
-        self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
+        self._run(self._core.selection.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     def unsubscribe(self, timeout: float = 30.0) -> None:
         """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if the timeout
         is not a number."""
         check_timeout(timeout, "unsubscribe")
-        flow = self._core.unsubscribe(timeout, callers=self._core.callbacks.callers())
+        flow = self._core.selection.unsubscribe(timeout, callers=self._core.callbacks.callers())
         self._run_with_callbacks(flow, timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -195,7 +189,7 @@ class Consumer(ClientBase):
 
     def subscription(self) -> frozenset[str]:
         """Return the names of the subscribed topics."""
-        return self._core.subscription.topics
+        return self._core.selection.subscription.topics
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are currently paused."""
@@ -359,25 +353,25 @@ class Consumer(ClientBase):
         """
         self._core.offsets.store_offsets(offsets)
 
-    assign = _method(ConsumerCore.assign)
-    beginning_offsets = _offset_method(OffsetCalls.beginning_offsets)
-    commit = _offset_method(OffsetCalls.commit)
-    committed = _offset_method(OffsetCalls.committed)
-    end_offsets = _offset_method(OffsetCalls.end_offsets)
-    enforce_rebalance = _method(ConsumerCore.enforce_rebalance)
-    group_metadata = _method(ConsumerCore.group_metadata)
-    health = _method(ConsumerCore.health)
-    incremental_assign = _method(ConsumerCore.incremental_assign)
-    incremental_unassign = _method(ConsumerCore.incremental_unassign)
-    lag = _offset_method(OffsetCalls.lag)
-    offsets_for_times = _offset_method(OffsetCalls.offsets_for_times)
-    partitions_for = _offset_method(OffsetCalls.partitions_for)
-    pause = _method(ConsumerCore.pause)
-    position = _offset_method(OffsetCalls.position)
-    resume = _method(ConsumerCore.resume)
-    seek = _offset_method(OffsetCalls.seek)
-    seek_to_beginning = _offset_method(OffsetCalls.seek_to_beginning)
-    seek_to_end = _offset_method(OffsetCalls.seek_to_end)
+    assign = _method(_selection, SelectionCalls.assign)
+    beginning_offsets = _method(_offsets, OffsetCalls.beginning_offsets)
+    commit = _method(_offsets, OffsetCalls.commit)
+    committed = _method(_offsets, OffsetCalls.committed)
+    end_offsets = _method(_offsets, OffsetCalls.end_offsets)
+    enforce_rebalance = _method(_selection, SelectionCalls.enforce_rebalance)
+    group_metadata = _method(_selection, SelectionCalls.group_metadata)
+    health = _method(lambda core: core, ConsumerCore.health)
+    incremental_assign = _method(_selection, SelectionCalls.incremental_assign)
+    incremental_unassign = _method(_selection, SelectionCalls.incremental_unassign)
+    lag = _method(_offsets, OffsetCalls.lag)
+    offsets_for_times = _method(_offsets, OffsetCalls.offsets_for_times)
+    partitions_for = _method(_offsets, OffsetCalls.partitions_for)
+    pause = _method(_selection, SelectionCalls.pause)
+    position = _method(_offsets, OffsetCalls.position)
+    resume = _method(_selection, SelectionCalls.resume)
+    seek = _method(_offsets, OffsetCalls.seek)
+    seek_to_beginning = _method(_offsets, OffsetCalls.seek_to_beginning)
+    seek_to_end = _method(_offsets, OffsetCalls.seek_to_end)
 
     # Ending
 

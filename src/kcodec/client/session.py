@@ -31,7 +31,8 @@ from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.consumer.callbacks import RebalanceListener
-from kcodec.consumer.core import ConsumerCore, leaving_seconds
+from kcodec.consumer.core import ConsumerCore
+from kcodec.consumer.selection_calls import leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -363,7 +364,7 @@ class GroupTransactSession(ClientBase):
         super()._start()
 
     def _begin(self) -> None:
-        subscribe = self._core.subscribe(*self._subscription)
+        subscribe = self._core.selection.subscribe(*self._subscription)
         flows = {"consumer": self._core.run(), "session": self._flows.run(), "subscribe": subscribe}
         run_in_background(self._client, self._core, flows)
 

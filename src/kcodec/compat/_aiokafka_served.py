@@ -243,10 +243,10 @@ class ServedConsumer(Consumer):
             self._subscribe_now()
 
     def _subscribe_now(self) -> None:
-        wanted, membership = self._followed, self._core.membership
+        wanted, membership = self._followed, self._core.selection.membership
         if wanted is not None and not self._is_ending:
             self.do(
-                self._core.subscribe(
+                self._core.selection.subscribe(
                     wanted.topics, wanted.expression, self._on_revoked, self._on_assigned, self._on_revoked
                 )
             )
@@ -301,8 +301,8 @@ class ServedConsumer(Consumer):
         for name, topic in list(core.cluster.topics.items()):
             if name in wanted.topics or self._is_matched(name, topic):
                 found |= {Place(name, partition) for partition in topic.partitions}
-        core.remove(set(core.assignment.partitions) - found)
-        core.add(found - core.assignment.partitions.keys())
+        core.selection.remove(set(core.assignment.partitions) - found)
+        core.selection.add(found - core.assignment.partitions.keys())
         self._turn()
 
     def assign_now(self, partitions: list[Place]) -> None:
@@ -316,8 +316,8 @@ class ServedConsumer(Consumer):
 
     def _assign_manual(self) -> None:
         core = self._core
-        core.remove(list(core.assignment.partitions))
-        self.do(core.assign(self._manual))
+        core.selection.remove(list(core.assignment.partitions))
+        self.do(core.selection.assign(self._manual))
         for place, offset in self._seeks.items():
             if place in self._manual:
                 core.assignment.seek(place, offset)
@@ -346,15 +346,15 @@ class ServedConsumer(Consumer):
     def unfollow(self) -> None:
         """End the subscription or the assignment. Leave the group in the background."""
         self._followed, self.is_manual, self._manual = None, False, _NOTHING
-        if self._core.membership is not None:
+        if self._core.selection.membership is not None:
             self._leaving = asyncio.create_task(self._leave())
         else:
-            self._core.remove(list(self._core.assignment.partitions))
+            self._core.selection.remove(list(self._core.assignment.partitions))
             self._turn()
 
     async def _leave(self) -> None:
         try:
-            await self._run(self._core.unsubscribe(LEAVE_SECONDS), LEAVE_SECONDS, "unsubscribe()")
+            await self._run(self._core.selection.unsubscribe(LEAVE_SECONDS), LEAVE_SECONDS, "unsubscribe()")
         except errors.KcodecError as error:
             log.warning("the consumer did not leave its group: %s", error)
 
@@ -500,7 +500,7 @@ class ServedConsumer(Consumer):
 
     def group_view(self) -> GroupView:
         """Return the attributes of aiokafka's coordinator and subscription that frameworks read."""
-        membership = self._core.membership
+        membership = self._core.selection.membership
         found = "" if membership is None else membership.group_metadata.member_id
         return GroupView(found, self.followed_topics())
 

@@ -44,7 +44,7 @@ class FeedingConsumer(KcodecConsumer):
     def member_id(self) -> str:
         """Return the id of the member of the group. In the classic protocol, it is empty until the coordinator has sent
         it."""
-        return self._run(self._core.member_id())
+        return self._run(self._core.selection.member_id())
 
     def passed(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
         """Return the positions of partitions, or of all partitions, that have moved past delivered records, and past
@@ -54,18 +54,18 @@ class FeedingConsumer(KcodecConsumer):
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are read. These are the assigned partitions without those that the program has
         removed."""
-        return super().assignment() - self._core.skipped
+        return super().assignment() - self._core.selection.skipped
 
     def replace_assignment(self, partitions: Iterable[TopicPartition], kept: Iterable[TopicPartition] = ()) -> None:
         """Read exactly these partitions, as a member of a group.
 
         kept: Partitions whose positions do not change.
         """
-        self._run(self._core.replace_assignment(partitions, kept))
+        self._run(self._core.selection.replace_assignment(partitions, kept))
 
     def drop_added(self) -> None:
         """Stop reading the partitions that the group has not assigned."""
-        if added := self._core.added:
+        if added := self._core.selection.added:
             kept = self.assignment() - added
             self.replace_assignment(kept, kept)
 

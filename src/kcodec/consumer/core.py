@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The core of `kcodec.client.Consumer` and its async counterpart: it combines assignment, fetcher, positions, committed
-offsets and membership.
+offsets and membership. Its calls that choose what is read are in selection_calls.py, those on offsets in
+offset_calls.py.
 
 It uses no socket and no thread. A public class provides a lock and access to the loop, runs the flows, and calls the
 application's callbacks (`CallbackQueue`) where it polls. Many flows are methods of the public classes.
@@ -9,25 +10,20 @@ application's callbacks (`CallbackQueue`) where it polls. Many flows are methods
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import Record
-from kcodec.arguments import partitions_in, partitions_of
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.callbacks import Callback, CallbackQueue, RebalanceListener
+from kcodec.consumer.callbacks import Callback, CallbackQueue
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.gauges import ConsumerGauges
-from kcodec.consumer.group.classic import membership as classic_membership
-from kcodec.consumer.group.modern import membership as consumer_membership
-from kcodec.consumer.group.modern.heartbeat import make_member_id
-from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
+from kcodec.consumer.group.rebalance import RebalanceHandler
 from kcodec.consumer.health import ConsumerHealth, HealthWatch
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.known_partitions import KnownPartitions
@@ -35,6 +31,7 @@ from kcodec.consumer.offset_calls import OffsetCalls
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
+from kcodec.consumer.selection_calls import SelectionCalls
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import AuthenticationError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
@@ -53,16 +50,6 @@ TOPICS_REFRESH_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Interval at which a consumer that was late looks whether the application requests records again.
 LATE_STEP_SECONDS = 0.1
-#: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
-REJOIN_SECONDS = 3.0
-#: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
-LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
-
-
-def leaving_seconds(timeout: float) -> float:
-    """Return the part of a timeout that is reserved for leaving the group. A member that does not leave keeps its
-    partitions until its session ends, so it must leave even if its commit or its abort gets no response."""
-    return min(LEAVING_SECONDS, timeout * LEAVING_SHARE)
 
 
 class ConsumerCore:
@@ -104,28 +91,30 @@ class ConsumerCore:
             member=member,
             now=now,
             known=self.known_partitions,
-            on_new_topic=self._forget_old_topic,
+            on_new_topic=lambda partitions: self.selection.forget_old_topic(partitions),
         )
         self.commits = Commits(
             *(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member),
             self.known_partitions.is_obsolete,
             self.known_partitions.note_commit,
         )
-        self.handler: RebalanceHandler = handler or ConsumerRebalanceHandler(
+        self.selection = SelectionCalls(
+            *(cluster, assignment, self.fetcher, self.commits, self.known_partitions, settings),
+            guarded=self._guarded,
+            watch=self._watch,
+            check_open=self.check_open,
+            note_poll=self.note_poll,
+        )
+        self.selection.handler = handler or ConsumerRebalanceHandler(
             *(assignment, self.polls, self.callbacks, self.commits),
-            add=self.add,
-            remove=self.remove,
+            add=self.selection.add,
+            remove=self.selection.remove,
             lost_text=lambda gone: lost_text(gone, settings, cluster),
         )
-        self.subscription = Subscription()
-        self.membership: Membership | None = None
-        self._left: ConsumerGroupMetadata | None = None
-        #: Of the next member in the consumer protocol, if `member_id` has chosen it.
-        self._next_member_id: str | None = None
         self._report = WaitingReport(
             *(cluster, assignment, self.fetcher, self._positions, settings),
-            subscription=lambda: self.subscription,
-            membership=lambda: self.membership,
+            subscription=lambda: self.selection.subscription,
+            membership=lambda: self.selection.membership,
         )
         self.error: BaseException | None = None
         #: The refused login of the member that the last call has raised.
@@ -137,7 +126,7 @@ class ConsumerCore:
             polls=self.polls,
             callbacks=self.callbacks,
             report=self._report,
-            membership=lambda: self.membership,
+            membership=lambda: self.selection.membership,
             error=lambda: self.error,
         )
         self.offsets = OffsetCalls(
@@ -152,13 +141,6 @@ class ConsumerCore:
         self._is_running = False
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
-        self._membership_tasks: list[Task[None]] = []
-        #: Number of subscriptions and assignments that the application has begun.
-        self._selections = 0
-        #: The partitions, assigned by hand, that an `unsubscribe` under way will remove.
-        self._going: frozenset[TopicPartition] = frozenset()
-        #: Identifies the `unsubscribe` that holds the lock of the membership; None if none does.
-        self._lock_holder: object | None = None
         self._ended = Signal()
 
     # Background flows
@@ -190,7 +172,7 @@ class ConsumerCore:
         finally:
             self._is_running = False
             self.polls.wake()
-            for task in [*self._tasks, *self._membership_tasks]:
+            for task in [*self._tasks, *self.selection.membership_tasks]:
                 task.cancel()
 
     def _guarded(self, flow: Flow[None]) -> Flow[None]:
@@ -229,7 +211,9 @@ class ConsumerCore:
 
     def _keep_topics(self) -> Flow[None]:
         while True:
-            self.cluster.add_topics({each.topic for each in self.assignment.partitions} | self.subscription.topics)
+            self.cluster.add_topics(
+                {each.topic for each in self.assignment.partitions} | self.selection.subscription.topics
+            )
             yield from sleep(TOPICS_REFRESH_SECONDS)
 
     def crash(self, error: BaseException) -> None:
@@ -243,295 +227,6 @@ class ConsumerCore:
         self.assignment.interrupt()
         self.wake.set()
 
-    # What is read
-
-    def subscribe(
-        self,
-        topics: Iterable[str],
-        pattern: str | None = None,
-        on_revoked: Callable[..., Any] | None = None,
-        on_assigned: Callable[..., Any] | None = None,
-        on_lost: Callable[..., Any] | None = None,
-    ) -> Flow[None]:
-        """Subscribe to topics, whose partitions the group then assigns. Raise ValueError after `assign`, or without a
-        group."""
-        self.check_open()
-        if self.settings.group_id is None:
-            raise ValueError("subscribe needs a consumer with group_id=, as a group assigns the partitions")
-        if self.assignment.partitions and self.membership is None:
-            raise ValueError("subscribe is not possible after assign(); call unsubscribe() first")
-        if isinstance(self.handler, ConsumerRebalanceHandler):
-            self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
-        subscription = Subscription(frozenset(topics), pattern)
-        if subscription != self.subscription and (pattern is not None or self.subscription.pattern is not None):
-            self.known_partitions.forget()  # otherwise, what is known of the topics stays valid
-        self.subscription = subscription
-        self.cluster.add_topics(self.subscription.topics)
-        yield from self._join_group()
-        self._leave_out_unsubscribed()
-
-    def _leave_out_unsubscribed(self) -> None:
-        """Deliver nothing more of topics that are not subscribed to any more, as Java's consumer does. The rebalance
-        that revokes their partitions needs several polls."""
-        subscription = self.subscription
-        if self.membership is None or subscription.is_empty:
-            return
-        accepts: Callable[[str], Any] = subscription.topics.__contains__
-        if subscription.pattern is not None:
-            if self.settings.group_protocol == "consumer":
-                return  # the broker matches the pattern
-            accepts = re.compile(subscription.pattern).fullmatch
-        if gone := self.assignment.note_subscription(accepts):
-            self.fetcher.drop(gone)
-
-    def _join_group(self) -> Flow[None]:
-        """Pass the subscription to the group member. Create the member if it does not exist."""
-        membership = self.membership
-        if membership is None:
-            self._selections += 1
-            membership = self.membership = self._new_membership()
-            flows = {"membership": membership.run(), "watch membership": self._watch(lambda: membership.changed)}
-            for name, flow in flows.items():
-                self._membership_tasks.append((yield from spawn(self._guarded(flow), name)))
-        self.note_poll()
-        membership.subscribe(self.subscription.topics, self.subscription.pattern)
-
-    def _new_membership(self) -> Membership:
-        if self.settings.group_protocol == "consumer":
-            member_id, self._next_member_id = self._next_member_id, None
-            return consumer_membership.ConsumerMembership(self.cluster, self.settings, self.handler, member_id)
-        return classic_membership.ClassicMembership(self.cluster, self.settings, self.handler)
-
-    def assign(self, partitions: Partitions) -> Flow[None]:
-        """Read exactly these partitions, without a group. Partitions that were assigned before keep their position.
-
-        Raise ValueError after `subscribe`.
-        """
-        assigned = frozenset(partitions_of(partitions))
-        self.check_open()
-        if self.membership is not None:
-            raise ValueError("assign is not possible after subscribe(); call unsubscribe() first")
-        self._selections += 1
-        self._left = None  # partitions chosen by hand do not belong to a member
-        self._going = frozenset()
-        going = frozenset(self.assignment.partitions) - assigned
-        if going:
-            yield from self.commits.commit_before_revocation(going)
-        self.remove(going)
-        self.add(assigned)
-
-    def incremental_assign(self, partitions: Partitions) -> Flow[None]:
-        """Read these partitions in addition to the assigned ones, without a group. Those that are assigned already keep
-        their position.
-
-        Raise ValueError after `subscribe`.
-        """
-        added = frozenset(partitions_of(partitions))
-        self._check_manual("incremental_assign")
-        self._selections += 1
-        self._left = None  # partitions chosen by hand do not belong to a member
-        going, self._going = self._going - added, frozenset()
-        self.add(added)
-        if going:
-            try:
-                yield from self.commits.commit_before_revocation(going)
-            finally:
-                self.remove(going)
-
-    def incremental_unassign(self, partitions: Partitions) -> Flow[None]:
-        """Stop reading these partitions, and keep the others. If commits are automatic, commit their offsets first.
-
-        Raise ValueError if a partition is not assigned, and after `subscribe`.
-        """
-        going = frozenset(partitions_of(partitions))
-        self._check_manual("incremental_unassign")
-        for partition in going:
-            self.assignment.state(partition)
-        yield from self.commits.commit_before_revocation(going)
-        self.remove(going)
-
-    def replace_assignment(self, partitions: Partitions, kept: Partitions = ()) -> Flow[None]:
-        """Read exactly these partitions, as a member of a group, which may have assigned others.
-
-        The group does not know of partitions that it has not assigned, and no rebalance revokes them. Partitions that
-        the group has assigned and that are missing here are skipped until a later call names them. If commits are
-        automatic, the offsets of partitions that are no longer read are committed first.
-
-        kept: partitions that stay as they are; the others begin at their committed offsets.
-        """
-        wanted, unchanged = frozenset(partitions_of(partitions)), frozenset(partitions_of(kept))
-        self.check_open()
-        yield from self.commits.commit_before_revocation(frozenset(self.assignment.partitions) - unchanged)
-        owned = self.handler.owned
-        self.remove(frozenset(self.assignment.partitions) - unchanged)
-        self.add((wanted & owned) - unchanged)
-        self.add(wanted - owned - unchanged, is_added=True)
-        self.add(owned - wanted - unchanged)
-        self.assignment.skip(owned - wanted - unchanged)
-
-    @property
-    def added(self) -> frozenset[TopicPartition]:
-        """Any thread: the partitions that `replace_assignment` has added to those of the group."""
-        return self.assignment.chosen(lambda state: state.is_added)
-
-    @property
-    def skipped(self) -> frozenset[TopicPartition]:
-        """Any thread: the partitions of the group that `replace_assignment` has left out."""
-        return self.assignment.chosen(lambda state: state.is_skipped)
-
-    def _check_manual(self, what: str) -> None:
-        """Raise ValueError if a group assigns the partitions, TransportError once the consumer is closed."""
-        self.check_open()
-        if self.membership is not None:
-            raise ValueError(
-                f"{what} is not possible after subscribe(), as the group assigns the partitions; call "
-                "unsubscribe() first"
-            )
-
-    def unsubscribe(
-        self,
-        timeout: float,
-        reason: str = "the consumer unsubscribed",
-        *,
-        is_final: bool = False,
-        callers: tuple[Callback, ...] = (),
-    ) -> Flow[None]:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total.
-
-        This flow continues if its caller is interrupted. The application may therefore subscribe or assign partitions
-        meanwhile, unless `is_final`: the consumer is then closed.
-
-        callers: The callbacks in which the application makes this call. A revocation that waits for one of them is not
-                 waited for.
-        """
-        self.subscription = Subscription()
-        self.known_partitions.forget()
-        membership, deadline, selections = self.membership, self.clock() + timeout, self._selections
-        if membership is None:
-            self._going = frozenset(self.assignment.partitions)
-            yield from self.commits.drain(deadline)
-            yield from self.commits.commit_before_revocation(self.assignment.partitions, deadline)
-            if self._selections == selections:
-                self._going = frozenset()
-                self.remove(list(self.assignment.partitions))
-            return
-        # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
-        # During on_revoked, no rejoin is under way, but a call that waits for on_revoked may hold the lock. This call
-        # then releases it.
-        is_within, holder = bool(self._revoked_in(callers)), object()
-        if not is_within:
-            longest = min(timeout - leaving_seconds(timeout), REJOIN_SECONDS)
-            if (yield from membership.group_lock.acquire(longest)):
-                self._lock_holder = holder
-        is_given_up = False
-        try:
-            until = deadline - leaving_seconds(timeout)
-            yield from self.commits.drain(until - leaving_seconds(timeout))  # on_revoked is called even after that
-            # An earlier call that was interrupted may have ended the membership, and a later one begun another.
-            if self.membership is membership and self.added:
-                yield from self.commits.commit_before_revocation(self.added, until)
-            if self.membership is membership:
-                yield from self._revoke_all(until, callers)
-        except GeneratorExit:
-            is_given_up = True  # nothing may be waited for any more
-            raise
-        finally:
-            if self._lock_holder is holder or (is_within and self._lock_holder is not None):
-                self._lock_holder = None
-                membership.group_lock.release()
-            is_current = self.membership is membership
-            tasks: list[Task[None]] = []
-            if is_current:
-                # Until here, it was a member, so that offsets of revoked partitions could be committed. It keeps its
-                # last identity, because a coordinator accepts offsets without a member even if the group has members.
-                self._left = membership.group_metadata
-                self.membership = None
-                tasks, self._membership_tasks = self._membership_tasks, []
-                self.remove(list(self.assignment.partitions))  # partitions that a rebalance may have assigned meanwhile
-            selections = self._selections
-            try:
-                if is_current and not self.subscription.is_empty and not is_given_up and not is_final:
-                    yield from self._join_group()
-                if not is_given_up:
-                    yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                # Otherwise the partitions belong to the next subscription or assignment.
-                if is_current and self._selections == selections:
-                    self.remove(list(self.assignment.partitions))
-
-    def leave_forgotten(self) -> Flow[None]:
-        """Leave the group without a commit and without callbacks, because the application has dropped the consumer
-        without closing it. Nothing is known about the records that it has processed."""
-        membership, self.membership = self.membership, None
-        if membership is not None:
-            yield from membership.leave(LEAVING_SECONDS, "the application did not close the consumer")
-
-    def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:
-        """Return the partitions for which one of these callbacks is on_revoked, and a revocation waits for it."""
-        handler = self.handler
-        return handler.revoked_in(callers) if isinstance(handler, ConsumerRebalanceHandler) else frozenset()
-
-    def _revoke_all(self, deadline: float, callers: tuple[Callback, ...]) -> Flow[None]:
-        """Let the handler revoke all partitions. At the deadline, stop waiting for commits and for a rebalance in
-        progress."""
-        going = self.handler.owned - self._revoked_in(callers)
-        task = yield from spawn(self.handler.revoke(going, deadline), "revoke")
-        try:
-            yield from join(task, max(deadline - self.clock(), 0.0))
-        except TimeoutError:
-            log.warning("the partitions were revoked without waiting any longer, as the timeout of the call has passed")
-        finally:
-            task.cancel()
-
-    def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False, is_added: bool = False) -> None:
-        """Read these partitions from their committed offsets. With `held_back`, deliver nothing yet. For `is_added`,
-        see `PartitionState`."""
-        new = frozenset(partitions)
-        self.commits.forget()
-        if self.membership is not None:
-            self.known_partitions.note(new)
-        self.cluster.add_topics({each.topic for each in new})
-        self.assignment.add(new, is_added=is_added)
-        self._leave_out_unsubscribed()
-        if held_back:
-            self.assignment.hold_back(new, True)
-
-    def _forget_old_topic(self, partitions: list[TopicPartition]) -> None:
-        self.commits.forget()
-        self.fetcher.drop(partitions)
-
-    def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions."""
-        gone = list(partitions)
-        self.assignment.remove(gone)
-        self.fetcher.drop(gone)
-
-    def enforce_rebalance(self, reason: str = "the application requested it") -> Flow[None]:
-        """Start a rebalance of the group.
-
-        reason: Text that JoinGroup sends to the coordinator, for its log (KIP-800).
-
-        With group_protocol="consumer", this call only logs a warning, because the broker decides when to assign
-        partitions. Raise ValueError without a subscription.
-        """
-        yield from ()
-        if self.membership is None:
-            raise ValueError("enforce_rebalance needs a subscription; call subscribe() first")
-        self.membership.request_rejoin(reason)
-
-    def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
-        """Stop the delivery of these partitions until `resume`. Fetched data is kept. Raise ValueError for a partition
-        that is not assigned."""
-        yield from ()
-        self.assignment.pause(partitions_in(partitions), True)
-
-    def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:
-        """Deliver records of these partitions again."""
-        yield from ()
-        self.assignment.pause(partitions_in(partitions), False)
-
     # Polling
 
     def begin_poll(self) -> None:
@@ -540,7 +235,7 @@ class ConsumerCore:
         Raise RuntimeError without a subscription or an assignment.
         """
         self.check_open()
-        if self.membership is None and not self.assignment.partitions and self.error is None:
+        if self.selection.membership is None and not self.assignment.partitions and self.error is None:
             raise RuntimeError(
                 "poll() has nothing to read: this consumer has neither a subscription nor assigned partitions; call "
                 "subscribe() or assign() first"
@@ -566,7 +261,7 @@ class ConsumerCore:
             self.polls.is_awaited
             or bool(self.callbacks.waiting)
             or self.error is not None
-            or (self.membership is not None and self.membership.error is not None)
+            or (self.selection.membership is not None and self.selection.membership.error is not None)
         )
 
     @property
@@ -576,8 +271,8 @@ class ConsumerCore:
         return not (
             self.is_closed
             or self.has_business
-            or self.membership is not None
-            or not self.subscription.is_empty
+            or self.selection.membership is not None
+            or not self.selection.subscription.is_empty
             or bool(self.assignment.partitions)
         )
 
@@ -703,13 +398,13 @@ class ConsumerCore:
     def note_poll(self) -> None:
         """Any thread: report to the group that the application polls."""
         self._noted_at = self.clock()
-        if self.membership is not None:
-            self.membership.note_poll(self._noted_at)
+        if self.selection.membership is not None:
+            self.selection.membership.note_poll(self._noted_at)
 
     @property
     def is_late(self) -> bool:
         """Any thread: whether the application has not polled for max_poll_interval, after which a member leaves."""
-        return self.membership is not None and self.clock() - self._noted_at > self.settings.max_poll_interval
+        return self.selection.membership is not None and self.clock() - self._noted_at > self.settings.max_poll_interval
 
     def check_open(self) -> None:
         """Raise TransportError once it is closed."""
@@ -719,7 +414,7 @@ class ConsumerCore:
     def raise_errors(self) -> None:
         """Raise errors of the loop or the group. A refused login is raised once. The next call lets the member begin
         again, because the credentials may have been changed or created meanwhile."""
-        membership = self.membership
+        membership = self.selection.membership
         if self._refused_login is not None and membership is not None and membership.error is self._refused_login:
             membership.retry_login()
         self._refused_login = None
@@ -729,7 +424,7 @@ class ConsumerCore:
                 self._refused_login = error
             raise error.with_traceback(None)
 
-    # The member
+    # State
 
     def health(self) -> Flow[ConsumerHealth]:
         """Return the present state of this consumer: its group member, and the position, the lag and the blocking
@@ -738,47 +433,19 @@ class ConsumerCore:
         yield from ()
         return self._health.take()
 
-    def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
-        """Return the identity of this member, for `send_offsets` of a transaction. If the member has lost its
-        partitions, the broker rejects its generation. Raise ValueError without a group."""
-        yield from ()
-        self.offsets.need_group("group_metadata")
-        return self._member()
-
-    def member_id(self) -> Flow[str]:
-        """The id of the current, the last or the next member of the group.
-
-        In the consumer protocol, the client chooses the id (KIP-1082), so it is known before the first heartbeat. In
-        the classic protocol, it is empty until the coordinator has sent it. Raise ValueError without a group.
-        """
-        known = (yield from self.group_metadata()).member_id
-        if known or self.settings.group_protocol != "consumer":
-            return known
-        if isinstance(self.membership, consumer_membership.ConsumerMembership):
-            return self.membership.member_id
-        if self._next_member_id is None:
-            self._next_member_id = make_member_id(self.cluster.random)
-        return self._next_member_id
-
     def _member(self) -> ConsumerGroupMetadata:
-        """Return the current identity to commit with."""
-        if self.membership is not None:
-            return self.membership.group_metadata
-        if self._left is not None:
-            return self._left
-        assert self.settings.group_id is not None
-        return ConsumerGroupMetadata(self.settings.group_id, group_instance_id=self.settings.group_instance_id)
+        return self.selection.member()
 
     # The end
 
     def close(self, timeout: float, callers: tuple[Callback, ...] = ()) -> Flow[None]:
         """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
-        nothing. For `callers`, see `unsubscribe`."""
+        nothing. For `callers`, see `SelectionCalls.unsubscribe`."""
         if self.is_closed:
             return
         self._report.end()
         self.assignment.complete()
-        leaving = self.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
+        leaving = self.selection.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
         task = yield from spawn(leaving, "leave")
         try:
             yield from join(task, timeout)

@@ -244,6 +244,6 @@ class OffsetCalls:
 
     def need_group(self, what: str) -> CommittedOffsets:
         """Raise ValueError without a group."""
-        if self._committed_offsets is None:
-            raise ValueError(f"{what} needs a consumer with group_id=, as offsets are committed for a group")
+        self._settings.need_group(what)
+        assert self._committed_offsets is not None
         return self._committed_offsets

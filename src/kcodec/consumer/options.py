@@ -245,6 +245,14 @@ class ConsumerSettings:
     metadata_max_age: float = ClientConfig.metadata_max_age_ms / 1000
     retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
 
+    def need_group(self, call: str) -> None:
+        """Raise ValueError without a group.
+
+        call: The name of the call, for the error.
+        """
+        if self.group_id is None:
+            raise ValueError(f"{call} needs a consumer with group_id=, as offsets are committed for a group")
+
     @property
     def is_committed_only(self) -> bool:
         """Whether records of aborted and open transactions are not returned."""

@@ -245,7 +245,7 @@ class GroupSession:
             self._polls -= 1
 
     def _still_rebalances(self) -> bool:
-        membership = self.consumer.membership
+        membership = self.consumer.selection.membership
         if self.is_rebalancing and (membership is None or membership.is_stable):
             self.is_rebalancing = False
         return self.is_rebalancing
@@ -307,7 +307,7 @@ class GroupSession:
         try:
             if (block := self.block) is not None:
                 self._fail(block, gone, how)
-            self.consumer.remove(gone)
+            self.consumer.selection.remove(gone)
         finally:
             self.end_lock.release()
 
@@ -321,7 +321,7 @@ class GroupSession:
         new = frozenset(added)
         log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
         on_assigned = self.listener.on_assigned
-        self.consumer.add(new, held_back=on_assigned is not None)
+        self.consumer.selection.add(new, held_back=on_assigned is not None)
         self.is_rebalancing = False
         self.consumer.wake.set()
         if on_assigned is not None:
@@ -391,7 +391,7 @@ class GroupSession:
 
     def check_membership(self) -> Flow[None]:
         """Let the membership check its state in the background, because the coordinator no longer knows this member."""
-        membership = self.consumer.membership
+        membership = self.consumer.selection.membership
         if membership is not None:
             yield from spawn(_check_membership(membership, self.times.request), "membership check")
 

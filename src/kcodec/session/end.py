@@ -130,7 +130,7 @@ class SessionEnd:
     def _send_offsets(self, offsets: Offsets) -> Flow[None]:
         """Send TxnOffsetCommit. From the choice of the generation to the response, this member sends no JoinGroup or
         SyncGroup."""
-        membership = self.session.consumer.membership
+        membership = self.session.consumer.selection.membership
         if membership is None:
             self.block.fail("the group was left while it was open")
             return
@@ -183,7 +183,7 @@ class SessionEnd:
         """Check with the coordinator whether this is still a member. This ends with the response, with the loss of
         partitions that were read, or at the deadline. A close cancels it."""
         session = self.session
-        membership = session.consumer.membership
+        membership = session.consumer.selection.membership
         if membership is None:
             return Heartbeat.LOST
         timeout = min(self._left(), session.times.request)

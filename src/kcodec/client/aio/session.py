@@ -30,7 +30,8 @@ from kcodec.client.interruption import (
 )
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.consumer.callbacks import RebalanceListener
-from kcodec.consumer.core import ConsumerCore, leaving_seconds
+from kcodec.consumer.core import ConsumerCore
+from kcodec.consumer.selection_calls import leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -371,7 +372,7 @@ class GroupTransactSession(ClientBase):
         super()._start()
 
     def _begin(self) -> None:
-        subscribe = self._core.subscribe(*self._subscription)
+        subscribe = self._core.selection.subscribe(*self._subscription)
         flows = {"consumer": self._core.run(), "session": self._flows.run(), "subscribe": subscribe}
         run_in_background(self._client, self._core, flows)
 
@@ -545,7 +546,7 @@ class GroupTransactSession(ClientBase):
     if True:  # ASYNC
 
         def _last_flow(self) -> Flow[None]:
-            return self._core.leave_forgotten()
+            return self._core.selection.leave_forgotten()
 
     def __repr__(self) -> str:
         own = self._options
