@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from kcodec.client.client_pool import ClientPool, PooledClient
@@ -83,8 +83,9 @@ class RangeRecords(BoundedRecords[RangeReading]):
             pooled, surplus = _clients.take(reading.client_options, reading.config)
             self._pooled = pooled
             self._io_loop = pooled.io_loop
-            for other in surplus:
-                _close(other)
+            with ExitStack() as closing:  # closes all of them, even if one wait is interrupted
+                for other in surplus:
+                    closing.callback(_close, other)
         if not reading.is_begun:
             self._run(reading.open(self._pooled.io_loop.client))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from kcodec.client.aio.topic_records import BoundedRecords
@@ -100,8 +100,9 @@ class RangeRecords(BoundedRecords[RangeReading]):
                 pooled, surplus = _clients.take(reading.client_options, reading.config)
                 self._pooled = pooled
                 self._io_loop = pooled.io_loop
-            for other in surplus:
-                await _close(other)
+            async with AsyncExitStack() as closing:  # closes all of them, even if one wait is interrupted
+                for other in surplus:
+                    closing.push_async_callback(_close, other)
         if not reading.is_begun:
             await self._run(reading.open(self._pooled.io_loop.client))
 
