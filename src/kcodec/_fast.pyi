@@ -722,7 +722,8 @@ def encode(
             that decode() uses: offset, timestamp, key, value, headers. key and value are binary or string columns of
             any Arrow layout. Other columns of decode() and of Spark's Kafka source are ignored, as the batch determines
             them.
-    compression, compression_level: Codec, and its level in Kafka's numbering (KIP-390).
+    compression:     "none", "gzip", "snappy", "lz4" or "zstd".
+    compression_level: Level of the codec in Kafka's numbering (KIP-390); None: Kafka's default.
     base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are
                      kept, including gaps. A batch spans at most 2,147,483,648 offsets; a larger gap begins a new batch.
     timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
@@ -774,12 +775,12 @@ def encode_batch(
                        it is not compressed. This includes timestamps below -1. If the batch has LogAppendTime, a
                        record with the offset of one of its records gets the timestamp that is stored in the bytes, and
                        a record without a timestamp gets that of the batch.
-    last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
-                       batch is empty, as the log cleaner keeps one for its sequence
-                       (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
+    last_offset:       Last offset of the batch. It may be above the offset of its last record, because compaction keeps
+                       it when it removes the last records. A batch without records needs `like` or last_offset. The
+                       log cleaner keeps such a batch for its sequence numbers (DefaultRecordBatch.writeEmptyHeader).
     base_timestamp, max_timestamp: Header fields in ms; by default those of the records.
     delete_horizon_ms: Time in ms (KIP-534).
-    is_control_batch:  The records are control records, key and value as stored.
+    is_control_batch:  Whether the records are control records. Their keys and values are written as they are.
 
     Raise EncodeError as encode() does, and if the records do not fit into one batch.
     """

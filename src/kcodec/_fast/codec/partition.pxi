@@ -211,8 +211,8 @@ cdef int _hash_objects(Partitions found, PartitionCount partitions, object keys)
             try:
                 PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
             except (BufferError, ValueError) as error:
-                raise EncodeError(f"the bytes of key {found.count} are not contiguous ({error}): pass a copy, as by "
-                                  "bytes()", field="key", value=None, row=found.count) from error
+                raise EncodeError(f"the bytes of key {found.count} are not contiguous ({error}): pass a copy, such "
+                                  "as bytes(key)", field="key", value=None, row=found.count) from error
             found.at(found.count)[0] = partition_of(partitions, <const uint8_t *>view.buf, view.len)
             PyBuffer_Release(&view)
         found.count += 1
