@@ -11,12 +11,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from struct import Struct
 from typing import Any
 
 from kcodec.arguments import meant_by
 from kcodec.broker.admin import admin_apis
-from kcodec.broker.api import CLOSE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
+from kcodec.broker.api import CLOSE, SILENCE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
 from kcodec.broker.authorizer.authorizer import Authorizer
 from kcodec.broker.authorizer.checks import with_checks
 from kcodec.broker.clock import Clock
@@ -60,7 +61,7 @@ _NEW_FLOW = {
     messages.TxnOffsetCommitRequest.api_key: 5,
 }
 
-#: The reply to a frame: the buffers of the response, None for no response, or CLOSE.
+#: The reply to a frame: the buffers of the response, None for no response, CLOSE or SILENCE.
 Reply = Callable[[Any], None]
 
 
@@ -97,7 +98,9 @@ class BrokerCore:
         self.apis = self._all_apis()
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, {api.name: api.request for api in self.apis.values()})
-        self._injector = FaultInjector(self.faults, clock, self.topics.random, self._fetch, self._handle, self._reply)
+        # other random numbers, such as member ids, do not change which requests a rule is applied to
+        random = Random(f"faults/{settings.seed}")
+        self._injector = FaultInjector(self.faults, clock, random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
@@ -258,7 +261,7 @@ class BrokerCore:
     def _reply(self, entry: WireEntry, response: Any, reply: Reply) -> None:
         """Encode the response, and add it to the wire log."""
         parts = response
-        if response is not None and response is not CLOSE:
+        if response is not None and response is not CLOSE and response is not SILENCE:
             entry.response = response
             header = entry.correlation_id.to_bytes(4, "big", signed=True)
             if response.is_flexible(entry.version) and response.api_key != API_VERSIONS_KEY:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from kcodec.broker.api import CLOSE, ConnectionInfo, Listener
+from kcodec.broker.api import CLOSE, SILENCE, ConnectionInfo, Listener
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.listener_tls import ListenerTls, distinguished_name, server_context
 from kcodec.errors import DecodeError
@@ -159,6 +159,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _reply(self, waiting: list[Any], parts: Any) -> None:
         """Send the response to a request, after the responses to all earlier requests."""
+        if parts is SILENCE:
+            return  # the connection stays busy until the client closes it
         if self._replies and self._replies[-1] is waiting:
             self._is_busy = False
         waiting.append(parts)
