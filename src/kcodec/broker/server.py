@@ -308,6 +308,7 @@ class Server:
     def _run_timers(self) -> None:
         self._wakeup = None
         self.core.clock.run_due()
+        self.core.clock.run_in_real_time()
         self._plan()
 
     def close(self) -> None:
