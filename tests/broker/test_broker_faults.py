@@ -109,9 +109,11 @@ def test_a_failing_partition_does_not_hold_up_the_others(kcodec_broker: Broker) 
 
 
 def test_probability_depends_on_the_seed_only() -> None:
-    def hits(seed: int) -> list[bool]:
+    def hits(seed: int, topics: int = 0) -> list[bool]:
         client = CoreClient(seed=seed)
         client.prepare()
+        for number in range(topics):  # whose ids are random
+            client.core.topics.create(f"other-{number}", 1)
         rule = client.core.faults.add("Produce", probability=0.5, error="NOT_ENOUGH_REPLICAS")
         found = []
         for _ in range(30):
@@ -120,7 +122,7 @@ def test_probability_depends_on_the_seed_only() -> None:
             found.append(rule.hits > before)
         return found
 
-    assert hits(1) == hits(1) != hits(2)
+    assert hits(1) == hits(1, topics=3) != hits(2)
     assert 5 < sum(hits(1)) < 25
 
 

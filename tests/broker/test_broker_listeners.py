@@ -188,3 +188,18 @@ def test_a_data_dir_without_credentials_needs_users(tmp_path: Path) -> None:
         pass
     with Broker(**settings):
         pass
+
+
+@pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "127.0.0.1"), ("::", "::1")])
+def test_a_client_stays_on_the_address_that_it_has_connected_to(host: str, address: str) -> None:
+    """A client on another machine cannot connect to 0.0.0.0."""
+    with Broker(host=host) as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        server = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        with Admin(bootstrap_servers=server) as admin:
+            assert [(node.host, node.port) for node in admin.describe_cluster().brokers] == [(address, port)]
+        with Producer(bootstrap_servers=server) as producer:
+            producer.send("t", b"v").result(20)
+        assert broker.end_offset("t") == 1
+    with pytest.raises(ValueError, match="host must not be empty"):
+        Broker(host="")

@@ -54,6 +54,7 @@ from kcodec.errors import DecodeError
             for name in ("data_dir", "trace", "ssl_certfile", "ssl_keyfile", "ssl_cafile")
         ),
         ({"start_ms": -5, "manual_clock": True}, ValueError, "start_ms must not be negative, got -5"),
+        ({"start_ms": 10**19, "manual_clock": True}, ValueError, "start_ms must be at most 253402300799999"),
         ({"start_ms": 5}, ValueError, "start_ms has no effect without manual_clock=True"),
         ({"start_ms": "0"}, TypeError, "start_ms must be a number of ms or None, got '0'"),
         ({"host": None}, TypeError, "host must be a string, got None"),
@@ -184,6 +185,14 @@ def test_a_fault_rule_that_matches_nothing_is_refused(fields: dict[str, Any], te
 def test_a_negative_partition_to_seed_is_named() -> None:
     with Broker() as broker, pytest.raises(ValueError, match="partition must not be negative, got -1"):
         broker.seed("new", [b"1"], partition=-1)
+
+
+def test_a_boolean_of_a_topic_may_be_a_bool() -> None:
+    """As in Kafka, "True" is "true"."""
+    with Broker() as broker:
+        broker.create_topic("t", preallocate=True)
+        with pytest.raises(EmbeddedBrokerError, match="Invalid value yes for configuration preallocate"):
+            broker.create_topic("u", preallocate="yes")
 
 
 def test_producers_of_a_missing_topic_are_not_expired() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import kcodec
-from kcodec.broker.api import CLOSE
+from kcodec.broker.api import CLOSE, SILENCE
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.settings import BrokerSettings
@@ -26,7 +26,8 @@ class Identity(NamedTuple):
 
 
 class Pending:
-    """The reply to a request: `response`, or NOTHING until it exists; CLOSE if the connection was closed."""
+    """The reply to a request: `response`, or NOTHING until it exists. CLOSE stands for a closed connection, SILENCE for
+    a dropped response."""
 
     def __init__(self, request: Request, version: int) -> None:
         self._request = request
@@ -35,7 +36,7 @@ class Pending:
 
     def take(self, parts: Any) -> None:
         assert self.response is NOTHING, "a second reply"
-        if parts is None or parts is CLOSE:
+        if parts is None or parts is CLOSE or parts is SILENCE:
             self.response = parts
             return
         frame = b"".join(bytes(part) for part in parts)[4:]

@@ -20,6 +20,8 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Request, Struct
 
 T = TypeVar("T", bound=Struct)
+#: The hosts with which a listener listens on all addresses of the machine.
+ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 @dataclass(slots=True)
@@ -39,6 +41,15 @@ class Listener:
     def has_sasl(self) -> bool:
         """Whether clients have to log in."""
         return self.protocol.startswith("SASL")
+
+    def seen_from(self, local: Any) -> Listener:
+        """Return the listener with the address to which a client has connected, if it listens on all addresses.
+
+        local: The address of the broker's socket. A client on another machine cannot connect to 0.0.0.0.
+        """
+        if self.host not in ALL_ADDRESSES or not local:
+            return self
+        return Listener(self.protocol, local[0].partition("%")[0], self.port)
 
     @property
     def address(self) -> str:
@@ -137,6 +148,14 @@ class _Close:
 
 #: A handler returns it to close the connection, as Kafka does after an error with acks=0.
 CLOSE = _Close()
+
+
+class _Silence:
+    """The type of SILENCE: the client gets no response, and later requests of the connection are not handled."""
+
+
+#: Kafka responds to the requests of a connection in their order. After a lost response, it therefore sends no other.
+SILENCE = _Silence()
 
 Handler = Callable[[RequestContext, Any], Any]
 

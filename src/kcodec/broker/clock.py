@@ -4,6 +4,9 @@
 The clock follows the clock of the machine, or does not move by itself (`is_manual`). `advance` moves it forward in both
 cases. Timers run in the order of their times, and during each of them, the clock shows the time of the timer. If a test
 moves the clock by an hour, everything that would happen in this hour happens, in the right order.
+
+A client limits some waits in its request, such as the long poll of Fetch. Its time always passes, so these waits also
+end by the clock of the machine (`in_real_time`).
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ class Clock:
         self._fixed_ms: float = time.time() * 1000 if start_ms is None else start_ms
         self._ahead_ms: float = 0
         self._timers: list[tuple[float, int, Timer]] = []
+        #: Timers of a manual clock that also run by the clock of the machine.
+        self._real_timers: list[tuple[float, int, Timer]] = []
         self._number = count()
         self.on_timer: Callable[[], None] = lambda: None
 
@@ -63,38 +68,49 @@ class Clock:
         """Return the time in ms."""
         return int(self._now())
 
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+    def restarted(self) -> Clock:
+        """Return a clock that shows the same time and has no timers, for the next start of the broker."""
+        found = Clock(is_manual=self.is_manual)
+        found._fixed_ms, found._ahead_ms = self._fixed_ms, self._ahead_ms
+        return found
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None], *, in_real_time: bool = False) -> Timer:
         """Run `callback` after `delay_ms`, or after the present request if that is 0. Return the Timer, which can
-        cancel it."""
+        cancel it.
+
+        in_real_time: Whether the callback runs at the latest when `delay_ms` have passed on the machine.
+        """
         timer = Timer(self._now() + max(delay_ms, 0), callback)
         heappush(self._timers, (timer.due_ms, next(self._number), timer))
+        if in_real_time and self.is_manual:
+            heappush(self._real_timers, (time.monotonic() * 1000 + delay_ms, next(self._number), timer))
         self.on_timer()
         return timer
 
     def run_due(self) -> None:
         """Run the timers whose time has come."""
         while self._timers and self._timers[0][0] <= self._now():
-            self._run_first()
+            _run(heappop(self._timers)[2])
 
-    def _run_first(self) -> None:
-        timer = heappop(self._timers)[2]
-        callback, timer.callback = timer.callback, None
-        if callback is not None:
-            try:
-                callback()
-            except Exception:  # noqa: BLE001  a defect of one timer, or a full disk: the others still run
-                _log.exception("a timer of the broker failed")
+    def run_in_real_time(self) -> None:
+        """Run the timers of a manual clock whose time has come on the machine."""
+        while self._real_timers and self._real_timers[0][0] <= time.monotonic() * 1000:
+            _run(heappop(self._real_timers)[2])
 
     def next_delay_ms(self) -> float | None:
-        """Return the time until the next timer: 0 if it is due, None if no timer exists or if the clock is manual."""
-        while self._timers and not self._timers[0][2].is_pending:
-            heappop(self._timers)
-        if not self._timers:
-            return None
-        delay = self._timers[0][0] - self._now()
-        if delay <= 0:
-            return 0
-        return None if self.is_manual else delay
+        """Return the time until the next timer: 0 if it is due, None if no timer exists. For a manual clock, return the
+        time until the next timer that also runs by the clock of the machine."""
+        for timers in (self._timers, self._real_timers):
+            while timers and not timers[0][2].is_pending:
+                heappop(timers)
+        delays = []
+        if self._timers:
+            delay = self._timers[0][0] - self._now()
+            if delay <= 0 or not self.is_manual:
+                delays.append(delay)
+        if self._real_timers:
+            delays.append(self._real_timers[0][0] - time.monotonic() * 1000)
+        return max(min(delays), 0) if delays else None
 
     def advance(self, ms: float) -> None:
         """Move the time forward by `ms`. Each timer that becomes due runs at its own time. Raise ValueError if `ms` is
@@ -111,6 +127,15 @@ class Clock:
             if self._ahead_ms + step > target:
                 break
             self._ahead_ms = max(self._ahead_ms, self._ahead_ms + step)
-            self._run_first()
+            _run(heappop(self._timers)[2])
         self._ahead_ms = max(self._ahead_ms, target)
         self.on_timer()
+
+
+def _run(timer: Timer) -> None:
+    callback, timer.callback = timer.callback, None
+    if callback is not None:
+        try:
+            callback()
+        except Exception:  # noqa: BLE001  a defect of one timer, or a full disk: the others still run
+            _log.exception("a timer of the broker failed")

@@ -225,9 +225,9 @@ def _not_created(name: str, code: ErrorCode, message: str) -> messages.Creatable
     return messages.CreatableTopicResult(name=name, error_code=code, error_message=message, configs=[])
 
 
-def features_of(settings: BrokerSettings, transaction_version: int) -> dict[str, Any]:
+def features_of(settings: BrokerSettings) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features."""
-    features = {"transaction.version": (2, transaction_version)}  # the highest level, and the present one
+    features = {"transaction.version": (2, settings.transaction_version)}  # the highest level, and the present one
     if settings.group_version:
         features["group.version"] = (1, 1)
     supported = [

@@ -11,12 +11,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcodec.arguments import meant_by
 from kcodec.broker.admin import admin_apis
-from kcodec.broker.api import CLOSE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
+from kcodec.broker.api import CLOSE, SILENCE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
 from kcodec.broker.authorizer.authorizer import Authorizer
 from kcodec.broker.authorizer.checks import with_checks
 from kcodec.broker.clock import Clock
@@ -24,7 +25,7 @@ from kcodec.broker.cluster_apis import ClusterApis, features_of
 from kcodec.broker.directory_lock import DirectoryLock
 from kcodec.broker.error_responses import response_of
 from kcodec.broker.fault_injector import FaultInjector
-from kcodec.broker.faults import Faults
+from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.fetch import Fetch
 from kcodec.broker.groups import GroupCoordinator
 from kcodec.broker.internal_topics import GroupHost, replayed
@@ -33,7 +34,7 @@ from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
 from kcodec.broker.request_limits import check_size
 from kcodec.broker.scram_credentials import changes_of_users
-from kcodec.broker.settings import BrokerSettings, check_logins, principal_of
+from kcodec.broker.settings import BrokerSettings, as_older_broker, check_logins, principal_of
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import TransactionCoordinator
 from kcodec.broker.transactions.handlers import TransactionHandlers
@@ -53,26 +54,40 @@ _HEADER = Struct(">hhih")
 #: Produce is offered from version 0 on, but Kafka 4 refuses those below 3 on use.
 _LEAST_PRODUCE_VERSION = 3
 
-#: What clients need for transaction version 2: APIs and their least versions.
-_NEW_FLOW = {
-    messages.ProduceRequest.api_key: 12,
-    messages.EndTxnRequest.api_key: 5,
-    messages.TxnOffsetCommitRequest.api_key: 5,
-}
-
-#: The reply to a frame: the buffers of the response, None for no response, or CLOSE.
+#: The reply to a frame: the buffers of the response, None for no response, CLOSE or SILENCE.
 Reply = Callable[[Any], None]
+
+
+class Past(NamedTuple):
+    """What stays of a broker when it starts again, even without a directory.
+
+    starts: Number of earlier starts.
+    """
+
+    starts: int = 0
+    clock: Clock | None = None
+    rules: list[FaultRule] | None = None
+    wire_log: WireLog | None = None
+
+    def after(self, core: BrokerCore) -> Past:
+        """Return what the start after this one gets."""
+        return Past(self.starts + 1, core.clock, core.faults.rules, core.wire_log)
 
 
 class BrokerCore:
     """All state of a broker.
 
     directory: Directory of the logs, created if it does not exist. None keeps everything in memory.
+    past:      What stays of the same broker after an earlier start.
     """
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None = None) -> None:
+    def __init__(
+        self, settings: BrokerSettings, clock: Clock, directory: Path | None = None, past: Past | None = None
+    ) -> None:
+        settings = as_older_broker(settings)
         self.settings = settings
         self.clock = clock
+        self._past = Past() if past is None else past
         #: Where clients connect; the server adds them.
         self.listeners = [Listener()]
         #: What each connection waits for.
@@ -80,7 +95,7 @@ class BrokerCore:
         self._lock = None if directory is None else DirectoryLock(directory)
         with contextlib.ExitStack() as opened:
             opened.callback(self._unlock)
-            self.topics = Topics(settings, clock, directory)
+            self.topics = Topics(settings, clock, directory, earlier_starts=self._past.starts)
             opened.callback(self.topics.close, is_clean=False)
             self._begin()
             opened.pop_all()
@@ -92,12 +107,15 @@ class BrokerCore:
         self.transactions = TransactionCoordinator(clock, settings, self.topics)
         self.transactions.on_offsets_marker = self.groups.transaction_completed
         self.topics.on_deleted = self.groups.offsets.drop_topic
-        self.wire_log = WireLog()
+        self.wire_log = WireLog() if self._past.wire_log is None else self._past.wire_log
+        self.wire_log.on_response = None
         self.authorizer = self._authorizer()
         self.apis = self._all_apis()
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
-        self.faults = Faults(self.topics, {api.name: api.request for api in self.apis.values()})
-        self._injector = FaultInjector(self.faults, clock, self.topics.random, self._fetch, self._handle, self._reply)
+        self.faults = Faults(self.topics, {api.name: api.request for api in self.apis.values()}, self._past.rules)
+        # other random numbers, such as member ids, do not change which requests a rule is applied to
+        random = Random(f"faults/{settings.seed}/{self._past.starts}")
+        self._injector = FaultInjector(self.faults, clock, random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
@@ -136,7 +154,13 @@ class BrokerCore:
         found = {}
         for api in listed:
             low, high = api.versions
-            high = min(high, most.pop(api.name, high))
+            limit = most.pop(api.name, high)
+            least = _LEAST_PRODUCE_VERSION if api.request is messages.ProduceRequest else low
+            if limit < least and limit != -1:
+                raise ValueError(
+                    f"max_versions: {api.name} has the versions {least} to {high}, got {limit}; -1 removes the API"
+                )
+            high = min(high, limit)
             if low <= high:
                 found[api.request.api_key] = api._replace(versions=(low, high))
         if most:
@@ -157,10 +181,7 @@ class BrokerCore:
             messages.ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[1])
             for key, api in sorted(self.apis.items())
         ]
-        level = self.settings.transaction_version
-        if any(key not in self.apis or self.apis[key].versions[1] < least for key, least in _NEW_FLOW.items()):
-            level = min(level, 1)  # an older broker, which does not know transaction version 2
-        return messages.ApiVersionsResponse(api_keys=keys, **features_of(self.settings, level))
+        return messages.ApiVersionsResponse(api_keys=keys, **features_of(self.settings))
 
     # Requests
 
@@ -258,7 +279,7 @@ class BrokerCore:
     def _reply(self, entry: WireEntry, response: Any, reply: Reply) -> None:
         """Encode the response, and add it to the wire log."""
         parts = response
-        if response is not None and response is not CLOSE:
+        if response is not None and response is not CLOSE and response is not SILENCE:
             entry.response = response
             header = entry.correlation_id.to_bytes(4, "big", signed=True)
             if response.is_flexible(entry.version) and response.api_key != API_VERSIONS_KEY:

@@ -17,12 +17,13 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from kcodec._fast import RecordBatch, batches, decode, encode
 from kcodec.arguments import check_kind, meant_by
 from kcodec.broker.api import ApiError, Listener
 from kcodec.broker.clock import Clock
-from kcodec.broker.core import BrokerCore
+from kcodec.broker.core import BrokerCore, Past
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
 from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_logins, listeners_at
@@ -36,6 +37,21 @@ from kcodec.record.rewrite import set_base_offset
 T = TypeVar("T")
 #: How often a call looks whether the broker has been stopped meanwhile.
 _LOOK_SECONDS = 0.5
+_LATEST_START_MS = 253_402_300_799_999
+
+
+#: The servers of all brokers that run in this process.
+_SERVERS: WeakSet[Server] = WeakSet()
+
+
+def _close_in_child() -> None:
+    for server in list(_SERVERS):
+        server.close_in_child()
+    _SERVERS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 class EmbeddedBrokerError(KcodecError):
@@ -54,15 +70,15 @@ class _Running(NamedTuple):
 
 
 class BrokerClock:
-    """The time of a broker, for its user."""
+    """The time of a broker, for its user. It continues after a restart."""
 
-    def __init__(self, clock: Clock, call: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, clock: Callable[[], Clock], call: Callable[[Callable[[], Any]], Any]) -> None:
         self._clock = clock
         self._call = call
 
     def now_ms(self) -> int:
         """Return the broker's time in ms since 1970."""
-        return self._clock.now_ms()
+        return self._clock().now_ms()
 
     def advance(self, ms: float) -> None:
         """Move the broker's time forward by `ms`. Everything that is due happens before this returns.
@@ -73,11 +89,11 @@ class BrokerClock:
         times.
         """
         check_kind("ms", ms, (int, float), "a number of ms")
-        self._call(lambda: self._clock.advance(ms))
+        self._call(lambda: self._clock().advance(ms))
 
 
 class BrokerFaults:
-    """The fault rules of a broker, for its user."""
+    """The fault rules of a broker, for its user. They stay after a restart."""
 
     def __init__(self, faults: Callable[[], Faults], call: Callable[[Callable[[], Any]], Any]) -> None:
         self._faults = faults
@@ -137,12 +153,16 @@ class Broker:
             meant = meant_by(name, ours) or ": see the fields of BrokerSettings"
             raise TypeError(f"Broker has no argument {name!r}{meant}")
         check_kind("host", host, (str,), "a string")
+        if not host:
+            raise ValueError("host must not be empty; with 0.0.0.0, the broker listens on all addresses")
         for name, path in (("data_dir", data_dir), ("trace", trace)):
             check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
         check_kind("manual_clock", manual_clock, (bool,), "True or False")
         check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
         if start_ms is not None and start_ms < 0:
             raise ValueError(f"start_ms must not be negative, got {start_ms}")
+        if start_ms is not None and start_ms > _LATEST_START_MS:
+            raise ValueError(f"start_ms must be at most {_LATEST_START_MS} (the year 9999), got {shown(start_ms)}")
         if start_ms is not None and not manual_clock:
             raise ValueError("start_ms has no effect without manual_clock=True: pass both, or omit start_ms")
         number = as_integer(port)
@@ -157,8 +177,12 @@ class Broker:
             raise ValueError(f"port {port} has no effect: the ports are in listeners; omit port")
         #: The first one is that of bootstrap_servers. A restart uses the same ports.
         self._listeners = listeners_at(self._settings, host, port)
-        self._directory, self._trace = (None if path is None else Path(path) for path in (data_dir, trace))
+        # absolute, as a test may change its directory before a restart
+        paths = (None if path is None else Path(path).absolute() for path in (data_dir, trace))
+        self._directory, self._trace = paths
         self._is_manual, self._start_ms = manual_clock, start_ms
+        #: What the next start continues with.
+        self._past = Past()
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None
 
@@ -205,22 +229,26 @@ class Broker:
                     if not started.set_running_or_notify_cancel():
                         server.close()
                         core.close()
+                        loop.run_until_complete(server.finish())
                         return
                 except BaseException as error:  # noqa: BLE001  it belongs to the caller of start()
                     if not started.cancelled():
                         started.set_exception(error)
                     return
                 self._running = _Running(os.getpid(), threading.current_thread(), loop, core, server)
+                _SERVERS.add(server)
                 started.set_result(None)
                 loop.run_forever()
-                loop.run_until_complete(asyncio.sleep(0))
+                loop.run_until_complete(server.finish())
         finally:
             loop.close()
 
     def _opened(self, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack) -> tuple[BrokerCore, Server]:
         """Return the core and the server. If one of them fails, close what has been opened."""
         trace = None if self._trace is None else stack.enter_context(contextlib.closing(TraceFile(self._trace)))
-        core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
+        clock = self._past.clock
+        clock = Clock(is_manual=self._is_manual, start_ms=self._start_ms) if clock is None else clock.restarted()
+        core = BrokerCore(self._settings, clock, self._directory, self._past)
         if trace is not None:
             core.wire_log.on_response = trace.write
         server, ports = Server(core, self._listeners), [listener.port for listener in self._listeners]
@@ -229,9 +257,11 @@ class Broker:
         except BaseException:  # raised again for the caller of start(), with the files of the core closed
             server.close()
             core.close()
+            loop.run_until_complete(server.finish())
             for listener, port in zip(self._listeners, ports, strict=True):
                 listener.port = port  # a free port that this start took may be in use at the next one
             raise
+        self._past = self._past.after(core)
         return core, server
 
     def close(self) -> None:
@@ -244,7 +274,8 @@ class Broker:
         self._stop(is_clean=False)
 
     def restart(self) -> None:
-        """Stop, and start again on the same port. Without `data_dir`, everything except the settings is lost."""
+        """Stop, and start again on the same port. Without `data_dir`, all topics, groups and transactions are lost. The
+        time, the fault rules and the wire log stay."""
         self.close()
         self.start()
 
@@ -254,6 +285,7 @@ class Broker:
             return
 
         def stop() -> None:
+            _SERVERS.discard(running.server)
             running.server.close()
             try:
                 running.core.close(is_clean=is_clean)
@@ -382,7 +414,7 @@ class Broker:
     @property
     def clock(self) -> BrokerClock:
         """The broker's time."""
-        return BrokerClock(self.core.clock, self._call)
+        return BrokerClock(lambda: self.core.clock, self._call)
 
     @property
     def faults(self) -> BrokerFaults:
@@ -391,7 +423,7 @@ class Broker:
 
     @property
     def wire_log(self) -> WireLog:
-        """The latest requests and responses."""
+        """The latest requests and responses, including those before a restart."""
         return self.core.wire_log
 
     @property

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from kcodec.broker.api import CLOSE, ApiError, RequestContext
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Struct, fields
 
@@ -40,15 +41,28 @@ def error_response(request: Any, version: int, code: ErrorCode, message: str | N
     message: Value of each field for a message. If it is empty, these fields keep their defaults.
     """
     kind = type(request).response
+    if kind is messages.DescribeLogDirsResponse:
+        # the elements of the response are directories, not the topics of the request
+        found = messages.DescribeLogDirsResponse(results=[messages.DescribeLogDirsResult(error_code=code)])
+        found.error_code = code if fields(kind)["error_code"].versions.hold(version) else 0
+        return found
     return _mirror(request, kind, version, code, message) if _has_code(kind, version) else None
 
 
 def response_of(context: RequestContext, request: Any, result: Any) -> Any:
-    """Return the result of a handler. If it is an ApiError, return the response that contains its code."""
+    """Return the result of a handler. If it is an ApiError, return the response that contains its code, or CLOSE if the
+    request has no response."""
     if not isinstance(result, ApiError):
         return result
+    if not expects_response(request):
+        return CLOSE
     response = error_response(request, context.api_version, result.code)
     return CLOSE if response is None else response
+
+
+def expects_response(request: Any) -> bool:
+    """Return whether a client waits for a response: for each request except Produce with acks=0."""
+    return not isinstance(request, messages.ProduceRequest) or bool(request.acks)
 
 
 @cache

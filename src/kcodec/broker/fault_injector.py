@@ -10,18 +10,29 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from kcodec.broker.api import CLOSE, Api, ApiError, RequestContext
+from kcodec.broker.api import CLOSE, SILENCE, Api, ApiError, RequestContext
 from kcodec.broker.clock import Clock
-from kcodec.broker.error_responses import response_of
+from kcodec.broker.error_responses import expects_response, response_of
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.fetch import Fetch
 from kcodec.broker.fetch_sessions import IDS_VERSION
 from kcodec.broker.partial_requests import merged, named_partitions, refused, without
 from kcodec.broker.wire_log import WireEntry
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 #: Time for which a request is held back if no other request comes that the rule chooses.
 REORDER_MS = 1000
+
+#: Error codes of a whole response. Kafka returns all other error codes of these APIs for partitions or topics.
+_WHOLE_ERRORS: dict[type[Any], tuple[ErrorCode, ...]] = {
+    messages.FetchRequest: (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    ),
+    messages.MetadataRequest: (ErrorCode.REBOOTSTRAP_REQUIRED,),
+}
 
 #: Handles a request, and calls the last argument with the response.
 Handle = Callable[[RequestContext, Api, Any, Callable[[Any], None]], None]
@@ -29,8 +40,8 @@ Respond = Callable[[WireEntry, Any, Callable[[Any], None]], None]
 
 
 class _Exchange(NamedTuple):
-    """A request that a rule chooses, and the function that responds to it. `named` is the request with the partitions
-    of its session."""
+    """A request that a rule chooses, and the function that responds to it. `named` is the request with the names of all
+    topics and partitions that it selects."""
 
     rule: FaultRule
     context: RequestContext
@@ -68,7 +79,7 @@ class FaultInjector:
         if not self._faults:
             self._handle(context, api, entry.request, respond)
             return False
-        request = self._with_session(entry.request, context.api_version)
+        request = self._with_names(entry.request, context.api_version)
         overtaken = [one for one in self._held if self._faults.matches(one[0], request, context.client_id)]
         rule = None if overtaken else self._faults.match(request, context.client_id, self._random)
         if rule is None:
@@ -87,8 +98,17 @@ class FaultInjector:
             one[1]()
         return False
 
-    def _with_session(self, request: Any, version: int) -> Any:
-        """Return the request. A Fetch request gets all partitions of its session, as it does not name all of them."""
+    def _with_names(self, request: Any, version: int) -> Any:
+        """Return the request. A Fetch request gets all partitions of its session, as it does not name all of them. A
+        Metadata request for all topics gets their names."""
+        if (
+            isinstance(request, messages.MetadataRequest)
+            and not request.topics
+            and (version == 0 or request.topics is None)
+        ):
+            found = copy.copy(request)
+            found.topics = [messages.MetadataRequestTopic(name=name) for name in self._faults.topic_names()]
+            return found
         if not isinstance(request, messages.FetchRequest) or request.session_id == 0:
             return request
         return named_partitions(request, self._fetch.sessions.named(request, version), by_id=version >= IDS_VERSION)
@@ -107,11 +127,9 @@ class FaultInjector:
         """Apply the rule to the request."""
         rule, request, respond = one.rule, one.request, one.respond
         handle = partial(self._handle, one.context, one.api)
-        ending = CLOSE if rule.close else None
-        if rule.is_partial:
-            self._refuse_partitions(one)
-        elif rule.error is not None:
-            respond(response_of(one.context, request, ApiError(rule.error, "injected fault")))
+        ending = CLOSE if rule.close else SILENCE if expects_response(request) else None
+        if rule.error is not None:
+            self._refuse(one, rule.error)
         elif "before" in (rule.drop, rule.close):
             respond(ending)
         elif rule.drop or rule.close:
@@ -121,15 +139,24 @@ class FaultInjector:
         else:
             handle(request, respond)
 
-    def _refuse_partitions(self, one: _Exchange) -> None:
-        """Respond with the error code for the partitions that the rule chooses, and handle the others."""
+    def _refuse(self, one: _Exchange, code: ErrorCode) -> None:
+        """Respond with the error code, if possible only for the partitions that the rule chooses, and handle the
+        others."""
         rule, request, respond = one.rule, one.request, one.respond
         handle = partial(self._handle, one.context, one.api)
-        assert rule.error is not None
-        others, chosen = without(one.named, self._faults.topic_of, rule.chooses)
-        error = None if chosen is None else refused(chosen, one.context.api_version, rule.error)
-        if error is None:  # the API has no error codes of partitions
-            respond(response_of(one.context, request, ApiError(rule.error, "injected fault")))
+        others = chosen = None
+        if rule.is_partial or code not in _WHOLE_ERRORS.get(type(request), (code,)):
+            others, chosen = without(one.named, self._faults.topic_of, rule.chooses)
+        error = None if chosen is None else refused(chosen, one.context.api_version, code)
+        if error is None:  # the whole request, or an API without error codes of partitions
+            respond(response_of(one.context, request, ApiError(code, "injected fault")))
+        elif isinstance(request, messages.MetadataRequest):
+            # As in Kafka, the response contains the brokers, even if each topic has an error.
+            rest = copy.copy(request)
+            rest.topics = [] if others is None else others.topics
+            handle(rest, lambda found: respond(_joined(found if rest.topics else _without_topics(found), error)))
+        elif not expects_response(request):
+            handle(others, lambda _: respond(CLOSE)) if others is not None else respond(CLOSE)
         elif isinstance(request, messages.FetchRequest):
             # The session needs the whole request. What it then knows of the chosen partitions is that they failed.
             at_once = copy.copy(request)
@@ -149,6 +176,13 @@ class FaultInjector:
         found = copy.copy(response)
         found.responses = [] if others is None else others.responses
         return merged(found, error)
+
+
+def _without_topics(response: Any) -> Any:
+    """Return a Metadata response without topics. In version 0, a request without topics selects all of them."""
+    if isinstance(response, messages.MetadataResponse):
+        response.topics = []
+    return response
 
 
 def _joined(response: Any, error: Any) -> Any:

@@ -5,7 +5,8 @@
     broker.faults.add("EndTxn", error="COORDINATOR_NOT_AVAILABLE", count=3)
     broker.faults.add("Fetch", client="reader-1", delay_ms=500, probability=0.2)
 
-The first rule that matches a request is applied to it. A rule without an effect only counts requests in `hits`.
+The first rule that matches a request is applied to it. A rule without an effect only counts requests in `hits`, and the
+rules after it are compared with the request, too.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class FaultRule:
     delay_ms:    Time to wait before the request is handled.
     error:       Respond with this error code, without handling the request. With `topic` or `partition`, the other
                  partitions of the request are handled.
-    drop:        "before": do not handle the request; "after": handle it. In both cases the client gets no response.
-    close:       As `drop`. The broker also closes the connection.
+    drop:        "before": do not handle the request; "after": handle it. In both cases the client gets no response. The
+                 later requests of its connection are not handled, because a broker responds in order.
+    close:       Close the connection, "before" or "after" the request is handled. The client gets no response.
     duplicate:   Handle the request twice, as if the network repeated it, and send the second response.
     reorder:     Handle the request after the next one that the rule chooses, on any connection. If no other
                  arrives, it is handled after delay_ms, by default 1000. Responses keep their order on a connection.
@@ -99,6 +101,11 @@ class FaultRule:
             raise ValueError(f"a rule has one effect, and delay_ms; got {' and '.join(effects)}: add a rule for each")
 
     @property
+    def has_effect(self) -> bool:
+        """Whether the rule does more than count requests."""
+        return any(getattr(self, name) for name in _EFFECTS)
+
+    @property
     def is_partial(self) -> bool:
         """Whether only some partitions of a request get the error code."""
         return self.error is not None and (self.topic is not None or self.partition is not None)
@@ -109,18 +116,23 @@ class FaultRule:
 
 
 class Faults:
-    """The rules of a broker, in the order in which requests are compared with them."""
+    """The rules of a broker, in the order in which requests are compared with them.
 
-    def __init__(self, topics: Topics, requests: dict[str, type[Message]]) -> None:
+    rules: The rules of an earlier start, which stay.
+    """
+
+    def __init__(
+        self, topics: Topics, requests: dict[str, type[Message]], rules: list[FaultRule] | None = None
+    ) -> None:
         self._topics = topics
         self._requests = requests
-        self._rules: list[FaultRule] = []
+        self.rules: list[FaultRule] = [] if rules is None else rules
 
     def __len__(self) -> int:
-        return len(self._rules)
+        return len(self.rules)
 
     def __iter__(self) -> Iterator[FaultRule]:
-        return iter(list(self._rules))
+        return iter(list(self.rules))
 
     def add(self, api: str = "*", *, error: ErrorCode | str | None = None, **fields: Any) -> FaultRule:
         """Add a rule, with the fields of FaultRule, and return it. Raise ValueError or TypeError."""
@@ -140,21 +152,23 @@ class Faults:
                 continue
             if not names_topics(self._requests[api], with_partitions=is_partition):
                 raise ValueError(f"{api} requests name no {name}s, so the rule would never apply: omit {name}")
-        self._rules.append(rule)
+        self.rules.append(rule)
         return rule
 
     def remove(self, rule: FaultRule) -> None:
         """Remove a rule, if it is there."""
-        self._rules = [one for one in self._rules if one is not rule]
+        self.rules[:] = [one for one in self.rules if one is not rule]
 
     def clear(self) -> None:
         """Remove all rules."""
-        self._rules.clear()
+        self.rules.clear()
 
     def match(self, request: Any, client_id: str | None, random: Random) -> FaultRule | None:
-        """Return the rule to apply to a request, and count the request. A Fetch request must name all partitions of its
-        session."""
-        for rule in self._rules:
+        """Return the rule to apply to a request, and count the request, also in rules without an effect.
+
+        A Fetch request must name all partitions of its session, and a Metadata request for all topics their names.
+        """
+        for rule in self.rules:
             if not self.matches(rule, request, client_id):
                 continue
             if rule._skipped < rule.skip:
@@ -165,7 +179,8 @@ class Faults:
             if rule.probability < 1 and random.random() >= rule.probability:
                 continue
             rule.hits += 1
-            return rule
+            if rule.has_effect:
+                return rule
         return None
 
     def matches(self, rule: FaultRule, request: Any, client_id: str | None) -> bool:
@@ -177,6 +192,10 @@ class Faults:
         if rule.topic is None and rule.partition is None:
             return True
         return any(rule.chooses(*found) for found in partitions_of(request, self.topic_of))
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics of the broker."""
+        return self._topics.names()
 
     def topic_of(self, one: Any) -> str | None:
         """Return the name of the topic that an element of a request stands for."""
@@ -203,6 +222,8 @@ def parse_rule(text: str) -> dict[str, Any]:
     }
     for part in parts:
         name, separator, value = part.strip().partition("=")
+        if name in found:
+            raise ValueError(f"{name} is twice in the fault rule {text!r}: add a rule for each value")
         if name in ("duplicate", "reorder") and not separator:
             found[name] = True
         elif name in kinds and separator:

@@ -127,7 +127,7 @@ class _Waiting:
         for one in self.wanted:
             one.waiting = self
             one.log.watchers.add(one.look_again)
-        self.timer = self.fetch.clock.call_later(self.request.max_wait_ms, self._complete)
+        self.timer = self.fetch.clock.call_later(self.request.max_wait_ms, self._complete, in_real_time=True)
         return self.later
 
     def _check(self, wanted: _Wanted) -> messages.FetchPartitionData | None:

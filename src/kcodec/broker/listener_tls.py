@@ -90,6 +90,11 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def transport(self) -> asyncio.BaseTransport | None:
+        """The transport of the socket, as long as it is open."""
+        return self._socket
+
     # The socket's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

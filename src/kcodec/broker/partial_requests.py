@@ -19,6 +19,17 @@ from kcodec.protocol.schema import Struct
 _IDENTITIES = ("name", "topic", "topic_id", "group_id", "transactional_id", "partition_index", "partition", "index")
 _TOPIC_NAMES = ("name", "topic", "topic_id")
 _PARTITION_NAMES = ("partition_index", "partition", "index")
+#: Lists of names of topics.
+_NAME_LISTS = ("topic_names", "subscribed_topic_names")
+_CODES = {"error_code", "partition_error_code"}
+#: Requests with lists of other things that have names: assignors, configurations, users.
+_WITHOUT_TOPICS = (
+    messages.JoinGroupRequest,
+    messages.AlterConfigsRequest,
+    messages.IncrementalAlterConfigsRequest,
+    messages.DescribeUserScramCredentialsRequest,
+    messages.AlterUserScramCredentialsRequest,
+)
 
 #: Returns the name of the topic of an element, None without one.
 TopicOf = Callable[[Any], str | None]
@@ -29,6 +40,8 @@ IsChosen = Callable[[str, int | None], bool]
 def partitions_of(source: Any, topic_of: TopicOf) -> Iterator[tuple[str, int | None]]:
     """Yield the topics and partitions that a request names."""
     for name in type(source)._fields:
+        if name in _NAME_LISTS:
+            yield from ((topic, None) for topic in getattr(source, name) or ())
         for one in structs(getattr(source, name)):
             topic = topic_of(one)
             if topic is None:
@@ -43,7 +56,7 @@ def partitions_of(source: Any, topic_of: TopicOf) -> Iterator[tuple[str, int | N
 def names_topics(kind: type[Struct], *, with_partitions: bool = False) -> bool:
     """Return whether requests of a class can name topics (or partitions, if `with_partitions`) that `partitions_of`
     finds."""
-    return any(
+    return kind not in _WITHOUT_TOPICS and any(
         not with_partitions or any(map(_are_partitions, one._fields.values()))
         if set(_TOPIC_NAMES) & set(one._fields)
         else names_topics(one, with_partitions=with_partitions)
@@ -66,9 +79,13 @@ def without(source: Any, topic_of: TopicOf, is_chosen: IsChosen) -> tuple[Any, A
         part = copy.copy(source)
         has_any = False
         for name in type(source)._fields:
-            elements = structs(getattr(source, name))
+            elements = getattr(source, name) if name in _NAME_LISTS else structs(getattr(source, name))
             if elements:
-                kept = [one for one in (_reduced(one, topic_of, is_chosen, is_wanted) for one in elements) if one]
+                kept = (
+                    [topic for topic in elements if is_chosen(topic, None) == is_wanted]
+                    if name in _NAME_LISTS
+                    else [one for one in (_reduced(one, topic_of, is_chosen, is_wanted) for one in elements) if one]
+                )
                 setattr(part, name, kept)
                 has_any = has_any or bool(kept)
         found.append(part if has_any else None)
@@ -108,11 +125,23 @@ def merged(response: Any, added: Any) -> Any:
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
-    """Return the response to the chosen part of a request. Only partitions have the error code."""
+    """Return the response to the chosen part of a request. Only partitions have the error code, or topics without
+    partitions. Return None if the API has no such error codes."""
     found = error_response(request, version, code)
-    if found is not None and hasattr(found, "error_code"):
-        found.error_code = 0
-    return found
+    is_divided = found is not None and not isinstance(found, messages.DescribeLogDirsResponse)
+    return found if is_divided and _clear_outer_codes(found) else None
+
+
+def _clear_outer_codes(one: Any) -> bool:
+    """Set the error code of each struct to 0 if its elements have error codes. Return whether they do."""
+    have_codes = False
+    for name in type(one)._fields:
+        for each in structs(getattr(one, name)):
+            is_inner = _clear_outer_codes(each) or not _CODES.isdisjoint(type(each)._fields)
+            have_codes = have_codes or is_inner
+    if have_codes and hasattr(one, "error_code"):
+        one.error_code = 0
+    return have_codes
 
 
 def named_partitions(

@@ -33,7 +33,7 @@ _IDS_VERSION = 13
 _ZSTD_VERSION = 7
 _MAGIC = 2
 _RETRY_BACKOFF_MS = 20  # add.partitions.to.txn.retry.backoff.ms
-_RETRY_MAX_MS = 100  # add.partitions.to.txn.retry.backoff.max.ms
+_RETRIES = 5  # add.partitions.to.txn.retry.backoff.max.ms is 100
 _RETRIABLE = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 # Errors of an append whose response does not contain the log start offset.
 _WITHOUT_START = (
@@ -95,17 +95,16 @@ class Produce:
         if not unverified:
             return self._finish(context, request, parts, {})
         later = Later()
-        deadline = self._clock.now_ms() + _RETRY_MAX_MS
 
-        def attempt() -> None:
+        def attempt(retries: int) -> None:
             refused = self._verify(context, request.transactional_id or "", unverified)
             is_busy = ErrorCode.CONCURRENT_TRANSACTIONS in refused.values()
-            if is_busy and context.api_version >= ADD_PARTITION_VERSION and self._clock.now_ms() < deadline:
-                self._clock.call_later(_RETRY_BACKOFF_MS, attempt)
+            if is_busy and context.api_version >= ADD_PARTITION_VERSION and retries:
+                self._clock.call_later(_RETRY_BACKOFF_MS, lambda: attempt(retries - 1), in_real_time=True)
                 return
             later.respond(self._finish(context, request, parts, refused))
 
-        attempt()
+        attempt(_RETRIES)
         return later
 
     def _find(

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
 
-from kcodec.broker.api import CLOSE, ConnectionInfo, Listener
+from kcodec.broker.api import CLOSE, SILENCE, ConnectionInfo, Listener
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.listener_tls import ListenerTls, distinguished_name, server_context
 from kcodec.errors import DecodeError
@@ -63,11 +64,12 @@ class _Connection(asyncio.BufferedProtocol):
         number = next(self._server.connection_ids)
         certificate = transport.get_extra_info("peercert") if self._server.core.authorizer is not None else None
         subject = distinguished_name(certificate) if certificate else None
-        self._info = self._server.core.new_connection(number, host, self._info.listener, subject)
+        listener = self._info.listener.seen_from(transport.get_extra_info("sockname"))
+        self._info = self._server.core.new_connection(number, host, listener, subject)
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
-        if self._server.has_too_many():
+        if self._server.is_closed or self._server.has_too_many():
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,6 +93,11 @@ class _Connection(asyncio.BufferedProtocol):
         self.held_bytes = self._waiting_bytes = 0
         self._frames.clear()
         self.close()
+
+    @property
+    def transport(self) -> asyncio.BaseTransport | None:
+        """The transport, as long as it is open."""
+        return self._transport or self._closing
 
     @property
     def unsent_bytes(self) -> int:
@@ -159,6 +166,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _reply(self, waiting: list[Any], parts: Any) -> None:
         """Send the response to a request, after the responses to all earlier requests."""
+        if parts is SILENCE:
+            return  # the connection stays busy until the client closes it
         if self._replies and self._replies[-1] is waiting:
             self._is_busy = False
         waiting.append(parts)
@@ -199,6 +208,7 @@ class Server:
         self.connection_ids = count(1)
         self._most_connections = _most_connections(core.settings.max_connections)
         self._is_full = False
+        self.is_closed = False
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.TimerHandle | None = None
@@ -219,7 +229,7 @@ class Server:
     def handshake_began(self, socket: ListenerTls) -> None:
         """Count an accepted socket, until it is lost or becomes a connection."""
         self._handshakes.add(socket)
-        if self.has_too_many():
+        if self.is_closed or self.has_too_many():
             socket.abort()
 
     def hold(self, connection: _Connection, change: int, *, is_holding: bool) -> None:
@@ -306,20 +316,51 @@ class Server:
     def _run_timers(self) -> None:
         self._wakeup = None
         self.core.clock.run_due()
+        self.core.clock.run_in_real_time()
         self._plan()
 
     def close(self) -> None:
-        """Close the listener and all connections."""
+        """Accept no more connections, and close all connections. `finish` then closes the listeners."""
         if self._wakeup is not None:
             self._wakeup.cancel()
         self.core.clock.on_timer = lambda: None
+        self.is_closed = True
+        for socket in self._listening():
+            if self._loop is not None:
+                self._loop.remove_reader(socket.fileno())
         self._loop = None
-        for server in self._servers:
-            server.close()
         for connection in list(self.connections):
             connection.close()
         for handshake in list(self._handshakes):
             handshake.abort()
+
+    async def finish(self) -> None:
+        """Close the listeners, after `close`. A socket that was accepted shortly before becomes a connection, which is
+        closed. Otherwise, asyncio leaves it open, and its client waits for a response."""
+        accepting = asyncio.all_tasks() - {asyncio.current_task()}
+        if accepting:
+            await asyncio.wait(accepting)
+        for server in self._servers:
+            server.close()
+        await asyncio.sleep(0)  # the closed connections are reported to their protocols
+
+    def _listening(self) -> list[Any]:
+        return [socket for server in self._servers for socket in server.sockets]
+
+    def close_in_child(self) -> None:
+        """Close the sockets in a process that was forked from this one. Otherwise, clients stay connected and the port
+        stays in use until the process ends.
+
+        Each socket is replaced by an empty file, so that its object can close it again.
+        """
+        transports = [connection.transport for connection in self.connections]
+        transports += [handshake.transport for handshake in self._handshakes]
+        sockets = [*self._listening(), *(one.get_extra_info("socket") for one in transports if one is not None)]
+        empty = os.open(os.devnull, os.O_RDWR)
+        for socket in sockets:
+            if socket is not None and socket.fileno() >= 0:
+                os.dup2(empty, socket.fileno(), inheritable=False)
+        os.close(empty)
 
 
 def _most_connections(allowed: int) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str | None": ((str, type(None)), "a string or None"),
     "str | Path | None": ((str, PathLike, type(None)), "a path or None"),
 }
+#: What clients need for transaction version 2: APIs and their least versions.
+_NEW_FLOW = {"Produce": 12, "EndTxn": 5, "TxnOffsetCommit": 5}
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
 _MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
@@ -67,7 +69,9 @@ class BrokerSettings:
     transaction_version: Level of the feature transaction.version: 0, 1 or 2 (KIP-890).
     seed:                Seed of all random numbers: member ids, topic ids, probabilities of fault rules.
     group_version:       1: consumer protocol (KIP-848) and classic protocol; 0: only the classic protocol.
-    max_versions:        Highest versions of APIs, to imitate an older broker: {"Produce": 8}. -1 removes the API.
+    max_versions:        Highest versions of APIs, to imitate an older broker: {"Produce": 8}. -1 removes the API. If
+                         Produce is below 12, EndTxn below 5 or TxnOffsetCommit below 5, transaction_version is at most
+                         1.
 
     auto_create_topics:  Whether a Metadata request creates the topics that it names.
     default_partitions:  Number of partitions of a topic that is created without this number.
@@ -221,6 +225,13 @@ class BrokerSettings:
                 topic_configs.check(name, value)
             except ApiError as error:
                 raise ValueError(f"topic_defaults: {error}") from None
+
+
+def as_older_broker(settings: BrokerSettings) -> BrokerSettings:
+    """Return the settings. If max_versions leaves out a version that transaction version 2 needs, the transaction
+    version is at most 1, as in a broker of that age."""
+    is_older = any(settings.max_versions.get(name, least) < least for name, least in _NEW_FLOW.items())
+    return replace(settings, transaction_version=1) if is_older and settings.transaction_version > 1 else settings
 
 
 def listeners_at(settings: BrokerSettings, host: str, port: int) -> list[Listener]:

@@ -101,7 +101,7 @@ def check(name: str, value: str) -> None:
         elif number is None or not least <= number <= most or (name == "compression.gzip.level" and number == 0):
             expected = f"Value must be between {least} and {most}"
     elif config.choices:
-        found = items_of(value) if config.type == LIST else [value]
+        found = items_of(value) if config.type == LIST else [value.lower() if config.type == BOOLEAN else value]
         if config.type == LIST and value and len(found) < value.count(",") + 1:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Configuration '{name}' values must not be empty.")
         refused = [item for item in found if item not in config.choices]

@@ -27,6 +27,7 @@ from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
 from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.errors import UnsupportedError
 from kcodec.log import read_offsets
 from kcodec.log.checkpoints import LOG_START_OFFSETS, PARTITION_METADATA
 from kcodec.protocol import messages
@@ -38,10 +39,12 @@ INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 LONGEST_NAME = 249
 MOST_PARTITIONS = 10_000
 PRODUCER_ID_BLOCK = 1000
+#: Producer ids that a broker in memory can allocate before its next start uses the same ones.
+PRODUCER_IDS_OF_START = 1_000_000
 # ConfigResource.Type: what a configuration belongs to.
 TOPIC, GROUP = 2, 32
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-_FRAME_VERSION = 1
+_FRAME_VERSION, _FRAME_BYTES = 1, 3
 
 
 @dataclass(slots=True, eq=False)
@@ -102,17 +105,21 @@ class Topics:
     """All topics of the broker.
 
     directory: Directory of the logs. None keeps them in memory.
+    earlier_starts: Number of earlier starts of a broker in memory. Each start allocates other ids, so that a client of
+               an earlier start cannot be taken for a new one.
     """
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None) -> None:
+    def __init__(
+        self, settings: BrokerSettings, clock: Clock, directory: Path | None, *, earlier_starts: int = 0
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self.directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._by_unified: dict[str, str] = {}
-        self._next_producer_id = self._end_of_block = 0
-        self._registrations = 0
+        self._registrations = 0 if directory is not None else earlier_starts
+        self._next_producer_id = self._end_of_block = self._registrations * PRODUCER_IDS_OF_START
         self._starts: dict[tuple[str, int], int] = {}
         self._are_starts_kept = True
         #: Partitions of topics that were deleted: their files may have stayed.
@@ -318,7 +325,14 @@ class Topics:
         self._starts = read_offsets(starts) if starts.exists() else {}
         for batch in self._log.batches_from(0):
             for record in batch.records():
-                self._apply(_unframed(record.value or b""), is_new=False)
+                try:
+                    found = _unframed(record.value or b"")
+                except UnsupportedError as error:
+                    reason = f"{error.reason} at offset {record.offset} of {CLUSTER_METADATA_TOPIC}-0 is not supported"
+                    remedy = "use the version of kcodec that has written it, or name another data_dir"
+                    text = f"{self.directory}: {reason}; {remedy}"
+                    raise UnsupportedError(text) from None
+                self._apply(found, is_new=False)
         self._next_producer_id = self._end_of_block
         for name, number in self._removed:
             if self.partition(name, number) is None:
@@ -479,8 +493,12 @@ def _framed(record: MetadataRecord) -> bytes:
 
 
 def _unframed(value: bytes) -> MetadataRecord:
-    kind = next(kind for kind in _RECORDS if kind.api_key == value[1])
-    return kind.decode(value, value[2], 3)
+    """Return a record of the metadata log. Raise UnsupportedError for a format that this version does not know."""
+    version, number, record_version = value[:_FRAME_BYTES] if len(value) >= _FRAME_BYTES else (0, 0, 0)
+    kind = next((kind for kind in _RECORDS if kind.api_key == number), None)
+    if version != _FRAME_VERSION or kind is None or not kind.versions.hold(record_version):
+        raise UnsupportedError(f"frame version {version}, record type {number}, record version {record_version}")
+    return kind.decode(value, record_version, _FRAME_BYTES)
 
 
 _RECORDS: tuple[type[MetadataRecord], ...] = (

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a restart of the embedded broker keeps, and what clients, forked processes and other directories see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kcodec.broker import Broker
+from kcodec.broker.clock import Clock
+from kcodec.broker.partition_log import PartitionLog
+from kcodec.broker.topics import Topic
+from kcodec.client import Producer
+from kcodec.errors import KcodecError, UnsupportedError
+
+
+def address_of(broker: Broker) -> tuple[str, int]:
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    return host, int(port)
+
+
+@pytest.mark.parametrize("is_manual", [True, False])
+def test_the_time_continues_after_a_restart(tmp_path: Path, is_manual: bool) -> None:
+    """A transaction that has begun at the later time would never time out."""
+    with Broker(data_dir=tmp_path, manual_clock=is_manual) as broker:
+        clock = broker.clock
+        clock.advance(3_600_000)
+        now = clock.now_ms()
+        producer = Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="x")
+        with pytest.raises(KcodecError), producer, producer.transaction() as transaction:
+            transaction.send("t", b"v").result(20)
+            broker.crash()
+            broker.start()
+            assert 0 <= broker.clock.now_ms() - now < 600_000
+            clock.advance(70_000)
+            assert broker.transactions()["x"].state.name == "COMPLETE_ABORT"
+
+
+def test_rules_and_wire_log_continue_after_a_restart() -> None:
+    with Broker() as broker:
+        log = broker.wire_log
+        removed = broker.faults.add("Produce", drop="after")
+        rule = broker.faults.add("Produce", count=1, error="NOT_ENOUGH_REPLICAS")
+        broker.faults.remove(removed)
+        broker.restart()
+        with Producer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=5) as producer:
+            producer.send("t", b"v").result(20)
+        assert (rule.hits, removed.hits) == (1, 0)
+        assert len(log.requests("Produce")) == len(broker.wire_log.requests("Produce")) == 2
+
+
+def test_a_start_in_memory_allocates_other_ids() -> None:
+    """A client of an earlier start would be taken for another one, whose member id or producer id is the same."""
+
+    def ids(broker: Broker) -> set[Any]:
+        broker.create_topic("t", 1)
+        core = broker.core
+        return {core.topics.new_uuid(), core.topics.next_producer_id(), next(iter(core.topics)).id}
+
+    with Broker() as broker:
+        before = ids(broker)
+        broker.restart()
+        assert not before & ids(broker)
+
+
+def test_the_data_directory_does_not_depend_on_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Broker(data_dir="logs", trace="trace") as broker:
+        broker.seed("t", [b"v"])
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir("other")
+        broker.restart()
+        assert [record.value for record in broker.committed("t")] == [b"v"]
+    assert not list((tmp_path / "other").iterdir())
+
+
+@pytest.fixture
+def child() -> Iterator[multiprocessing.Process]:
+    """A process that is forked while a broker runs, and lives longer."""
+    process: Any = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_a_forked_process_keeps_no_connection_and_no_port(child: multiprocessing.Process) -> None:
+    with Broker() as broker, socket.create_connection(address_of(broker)) as client:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("t", b"v").result(20)
+            child.start()
+            producer.send("t", b"w").result(20)
+        broker.crash()
+        client.settimeout(10)
+        assert client.recv(1) == b""
+        broker.start()
+
+
+def test_a_client_that_connects_during_a_close_is_disconnected() -> None:
+    """The close begins after the socket was accepted, and before it is a connection. asyncio left it open then."""
+    broker = Broker()
+    broker.start()
+    running = broker._running
+    assert running is not None
+    is_blocked, is_connected, is_accepting, is_closing = (threading.Event() for _ in range(4))
+
+    def block() -> None:
+        is_blocked.set()
+        is_connected.wait(20)
+        running.loop.call_soon(block_again)  # before the event loop accepts the socket
+
+    def block_again() -> None:
+        is_accepting.set()
+        is_closing.wait(20)
+
+    running.loop.call_soon_threadsafe(block)
+    assert is_blocked.wait(20)
+    with socket.create_connection(address_of(broker)) as client:
+        is_connected.set()
+        assert is_accepting.wait(20)
+        closing = threading.Thread(target=broker.close)
+        closing.start()
+        time.sleep(0.1)
+        is_closing.set()
+        closing.join()
+        client.settimeout(5)
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("value", [bytes((1, 120, 0)), bytes((1, 2, 9)), bytes((3, 2, 0)), b""], ids=bytes.hex)
+def test_a_data_directory_of_another_version_is_named(tmp_path: Path, value: bytes) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        broker.seed("t", [b"v"])
+    topic = Topic("__cluster_metadata", UUID(int=1), {})
+    log = PartitionLog(tmp_path / "__cluster_metadata-0", Clock(), topic.log_settings)
+    log.load(0)
+    offset = log.append_records([(None, value)])
+    log.close(is_clean=True)
+    text = rf"{tmp_path}: frame version .* at offset {offset} of __cluster_metadata-0 is not supported; use the version"
+    with pytest.raises(UnsupportedError, match=text):
+        Broker(data_dir=tmp_path).start()
+
+
+def test_a_maximum_below_the_lowest_version_is_refused() -> None:
+    """It would remove the API, as -1 does."""
+    for name, least, limit in (("Fetch", 4, 3), ("Produce", 3, 2), ("EndTxn", 0, -2)):
+        with pytest.raises(ValueError, match=rf"max_versions: {name} has the versions {least} to \d+, got {limit}; -1"):
+            Broker(max_versions={name: limit}).start()
+
+
+def test_an_older_broker_has_an_older_transaction_version() -> None:
+    """With transaction version 2, a producer could continue after its transaction has timed out."""
+    with Broker(max_versions={"EndTxn": 4}, manual_clock=True) as broker:
+        assert broker.core.settings.transaction_version == 1
+    with Broker(max_versions={"EndTxn": 5}, transaction_version=0) as broker:
+        assert broker.core.settings.transaction_version == 0
+
+
+def test_an_event_loop_may_restart_the_broker() -> None:
+    async def restart() -> int:
+        with Broker() as broker:
+            broker.seed("t", [b"v"])
+            broker.restart()
+            broker.seed("t", [b"v"])
+            return broker.end_offset("t")
+
+    assert asyncio.run(restart()) == 1

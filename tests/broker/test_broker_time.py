@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A clock that only a test moves: the waits of clients end nevertheless, because their own time passes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from broker_core import NOTHING, CoreClient, Pending
+
+from kcodec import TopicPartition
+from kcodec.broker import Broker
+from kcodec.client import Consumer
+from kcodec.protocol.error_codes import ErrorCode
+
+
+def wait_in_real_time(client: CoreClient, pending: Pending) -> Any:
+    end = time.monotonic() + 20
+    while pending.response is NOTHING and time.monotonic() < end:
+        client.clock.run_in_real_time()
+        client.clock.run_due()
+        time.sleep(0.001)
+    return pending.response
+
+
+def test_a_fetch_ends_while_the_clock_stands_still() -> None:
+    """Otherwise, the other requests of the connection would wait, too."""
+    client = CoreClient()
+    client.prepare()
+    now = client.clock.now_ms()
+    delay_before = client.clock.next_delay_ms()
+    pending = client.send(client.fetch_request(0, max_wait_ms=100), 12)
+    assert (pending.response, delay_before) == (NOTHING, None)
+    delay = client.clock.next_delay_ms()
+    assert delay is not None
+    assert 0 < delay <= 100
+    assert wait_in_real_time(client, pending).error_code == 0
+    assert (client.clock.now_ms(), client.clock.next_delay_ms()) == (now, None)
+
+
+def test_a_produce_during_a_marker_delay_ends_while_the_clock_stands_still() -> None:
+    client = CoreClient(marker_delay_ms=60_000)
+    client.prepare()
+    producer = client.init("x")[1]
+    client.produce(producer, transactional_id="x")
+    code, following = client.end("x", producer)
+    client.produce(following, transactional_id="x")
+    pending = client.produced
+    assert code is ErrorCode.NONE
+    assert pending.response is NOTHING
+    response = wait_in_real_time(client, pending)
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_consumer_at_the_end_works_while_the_clock_stands_still(protocol: str) -> None:
+    with Broker(manual_clock=True) as broker:
+        broker.seed("t", [b"0"])
+        options: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
+        with Consumer(bootstrap_servers=broker.bootstrap_servers, **options) as consumer:
+            consumer.subscribe("t")
+            assert [record.value for record in consumer.poll(20)] == [b"0"]
+            assert consumer.poll(0.7) == []
+            assert len(broker.wire_log.requests("Fetch")) > 2
+            assert consumer.end_offsets([TopicPartition("t", 0)]) == {TopicPartition("t", 0): 1}
