@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pyarrow import PythonFile, fs
 
@@ -24,6 +24,8 @@ class _Opened(io.RawIOBase):
     """One file of a Store."""
 
     def __init__(self, store: Store, path: str) -> None:
+        # `close` is also called if the file does not exist: since Python 3.13, with a warning if it fails.
+        self._file: BinaryIO = io.BytesIO()
         super().__init__()
         self._store = store
         self._path = path
