@@ -574,6 +574,8 @@ class Producer(ProducerBase):
         again.
 
         timeout: Maximum time in seconds. None: max_block_ms.
+
+        Raise DeliveryTimeoutError after the timeout. The call can then be repeated.
         """
         await self._run(self._manager().abort(timeout))
 
