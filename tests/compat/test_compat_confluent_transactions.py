@@ -5,6 +5,7 @@ errors of transaction calls, callbacks that fail, refused records, and rebalance
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,12 +45,14 @@ def topic(broker: Broker) -> str:
 def producer(clients: Any, broker: Broker, topic: str) -> Iterator[Any]:
     """A transactional producer with an open transaction."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, "linger.ms": 0}
-    with clients.Producer({**settings, "socket.timeout.ms": 1000}) as found:
-        found.init_transactions(SECONDS)
-        found.begin_transaction()
-        found.produce(topic, b"first", partition=0)
-        assert found.flush(SECONDS) == 0
-        yield found
+    found = clients.Producer({**settings, "socket.timeout.ms": 1000})
+    found.init_transactions(SECONDS)
+    found.begin_transaction()
+    found.produce(topic, b"first", partition=0)
+    assert found.flush(SECONDS) == 0
+    yield found
+    with contextlib.suppress(KafkaException):  # librdkafka reports a fatal error once more
+        found.close()
 
 
 def committed(broker: Broker, topic: str) -> list[bytes]:
@@ -224,7 +227,7 @@ def test_a_commit_continues_after_a_timeout(broker: Broker, topic: str, producer
     """A program that repeats the call while the error is retriable commits in the end."""
     broker.faults.add("Produce", delay_ms=1500, count=1)
     producer.produce(topic, b"second", partition=0)
-    for seconds in (0.3, 0):
+    for seconds in (0.3, 0.2):
         assert flags_of(lambda seconds=seconds: producer.commit_transaction(seconds)) == RETRIABLE
     producer.commit_transaction(SECONDS)
     assert committed(broker, topic) == [b"first", b"second"]
@@ -239,3 +242,34 @@ def test_other_calls_wait_until_a_commit_is_repeated(broker: Broker, topic: str,
         assert flags_of(call) == ("_CONFLICT", False, True, False)
     producer.commit_transaction(SECONDS)
     assert committed(broker, topic) == [b"first"]
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        ("TxnOffsetCommit", "GROUP_AUTHORIZATION_FAILED"),
+        ("Produce", "TOPIC_AUTHORIZATION_FAILED"),
+        ("EndTxn", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_a_missing_permission_requires_an_abort_or_is_fatal(
+    clients: Any, broker: Broker, topic: str, producer: Any, api: str, code: str
+) -> None:
+    """The error had no flag, so programs ended where an abort is enough, and went on where nothing helps."""
+    broker.faults.add(api, error=code)
+    expected = (code, api == "EndTxn", False, api != "EndTxn")
+    if api == "TxnOffsetCommit":
+        with clients.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic}) as consumer:
+            metadata = consumer.consumer_group_metadata()
+        offsets = [Place(topic, 0, 1)]
+        assert flags_of(lambda: producer.send_offsets_to_transaction(offsets, metadata, SECONDS)) == expected
+    elif api == "Produce":
+        producer.produce(topic, b"second", partition=0)
+    assert flags_of(lambda: producer.commit_transaction(SECONDS)) == expected
+    broker.faults.clear()
+    assert flags_of(producer.begin_transaction) == expected
+    if api != "EndTxn":
+        producer.abort_transaction(SECONDS)
+        producer.begin_transaction()
+        producer.commit_transaction(SECONDS)
+        assert committed(broker, topic) == []

@@ -429,8 +429,8 @@ class AIOKafkaProducer:
 
 
 class ServedProducer(Producer):
-    """The producer of kcodec, with methods for the facade. As in aiokafka, a record that `send` refuses does not prevent
-    the commit."""
+    """The producer of kcodec, with methods for the facade. As in aiokafka, a record that `send` refuses does not
+    prevent the commit."""
 
     def _start(self) -> None:
         self._core.refusal_prevents_commit = False
