@@ -55,6 +55,13 @@ def producer(clients: Any, broker: Broker, topic: str) -> Iterator[Any]:
         found.close()
 
 
+def write(broker: Broker, topic: str, numbers: range, count: int = 2) -> None:
+    """Write one message for each number, to `count` partitions in turn."""
+    with facade.Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+        for number in numbers:
+            producer.produce(topic, b"%d" % number, partition=number % count)
+
+
 def committed(broker: Broker, topic: str) -> list[bytes]:
     """Return the values that a read_committed consumer gets."""
     found: list[bytes] = []
@@ -153,13 +160,12 @@ def test_a_rebalance_in_consume_repeats_no_message(
 ) -> None:
     """The messages of a revoked partition were returned, although another member, or this one again, gets them later.
     A transaction with the results and the positions of the assigned partitions then had the results twice."""
-    with facade.Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-        for number in range(20):
-            producer.produce(topic, b"%d" % number, partition=number % 2)
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic}
+    settings |= {"auto.offset.reset": "earliest"}
     settings |= {"heartbeat.interval.ms": 100, "session.timeout.ms": 3000, "partition.assignment.strategy": strategy}
     settings |= {"enable.auto.commit": is_automatic, "auto.commit.interval.ms": 100}
     first, second = clients.Consumer(settings), clients.Consumer(settings)
+    assigned = threading.Event()
     revoked: list[Any] = []
 
     def revoke(consumer: Any, places: list[Any]) -> None:
@@ -170,28 +176,33 @@ def test_a_rebalance_in_consume_repeats_no_message(
             with pytest.raises(KafkaException, match="No offset stored"):
                 consumer.commit(asynchronous=False)
 
-    first.subscribe([topic], on_revoke=revoke)
+    write(broker, topic, range(10))
+    first.subscribe([topic], on_assign=lambda *_: assigned.set(), on_revoke=revoke)
     found: list[Any] = []
     others: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(first.consume(1000, 4)))
+    thread = threading.Thread(target=lambda: found.extend(first.consume(15, 2 * SECONDS)))
     thread.start()
-    time.sleep(1.5)
+    assert assigned.wait(SECONDS)
+    time.sleep(1)  # it takes the ten messages, and waits for others
     second.subscribe([topic])
-    while thread.is_alive():
+    deadline = time.monotonic() + SECONDS
+    while not revoked or not second.assignment():
+        assert time.monotonic() < deadline
         others += [message for message in [second.poll(0.1)] if message is not None]
-    thread.join()
     assert set(revoked) == {OFFSET_INVALID}
-    values = [message.value() for message in [*found, *others]]
-    assert len(values) == len(set(values)) == 20 and others
+    write(broker, topic, range(10, 30))
+    thread.join()
+    while len(others) < 15:
+        assert time.monotonic() < deadline
+        others += [message for message in [second.poll(0.1)] if message is not None]
+    assert sorted(int(message.value()) for message in [*found, *others]) == list(range(30))
     second.close()
     first.close()
 
 
 def test_automatic_commits_leave_out_messages_of_a_running_consume(clients: Any, broker: Broker, topic: str) -> None:
     """If the program was killed before `consume` returned, no member got these messages."""
-    with facade.Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-        for number in range(4):
-            producer.produce(topic, b"%d" % number, partition=0)
+    write(broker, topic, range(4), count=1)
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     consumer = clients.Consumer({**settings, "auto.commit.interval.ms": 100})
     consumer.subscribe([topic])
@@ -215,9 +226,12 @@ def test_automatic_commits_leave_out_messages_of_a_running_consume(clients: Any,
 
 def test_a_refused_record_does_not_prevent_the_commit(broker: Broker, topic: str, producer: Any) -> None:
     """The program has got the error, and may send the record to another topic. It could never commit."""
-    for partition, value, name in ((0, bytes(2_000_000), "MSG_SIZE_TOO_LARGE"), (9, b"x", "_UNKNOWN_PARTITION")):
-        refused = flags_of(lambda partition=partition, value=value: producer.produce(topic, value, partition=partition))
-        assert refused == (name, False, False, False)
+
+    def produce(value: bytes, partition: int) -> Callable[[], Any]:
+        return lambda: producer.produce(topic, value, partition=partition)
+
+    assert flags_of(produce(bytes(2_000_000), 0)) == ("MSG_SIZE_TOO_LARGE", False, False, False)
+    assert flags_of(produce(b"x", 9)) == ("_UNKNOWN_PARTITION", False, False, False)
     producer.produce(topic, b"second", partition=1)
     producer.commit_transaction(SECONDS)
     assert committed(broker, topic) == [b"first", b"second"]
@@ -227,8 +241,8 @@ def test_a_commit_continues_after_a_timeout(broker: Broker, topic: str, producer
     """A program that repeats the call while the error is retriable commits in the end."""
     broker.faults.add("Produce", delay_ms=1500, count=1)
     producer.produce(topic, b"second", partition=0)
-    for seconds in (0.3, 0.2):
-        assert flags_of(lambda seconds=seconds: producer.commit_transaction(seconds)) == RETRIABLE
+    for _ in range(2):
+        assert flags_of(lambda: producer.commit_transaction(0.3)) == RETRIABLE
     producer.commit_transaction(SECONDS)
     assert committed(broker, topic) == [b"first", b"second"]
 
