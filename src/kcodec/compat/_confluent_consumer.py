@@ -426,8 +426,8 @@ class ConsumerMethods:
         self._feed.note_last()
         stored = dict(self._stored)
         positions: Offsets = {}
-        self._taken = found, positions
         try:
+            self._taken = found, positions
             with consumer.several_requests():
                 self._feed.take_into(found, num_messages)
                 while len(found) < num_messages and self._add_next(found, deadline):
