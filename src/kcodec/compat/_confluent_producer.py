@@ -37,7 +37,6 @@ from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._confluent_places import checked_places
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, check_topic
-from kcodec.transactions.state import State
 
 #: Minimum time for the request of a commit after the records are acknowledged.
 SHORTEST_COMMIT_SECONDS = 1.0
@@ -75,6 +74,16 @@ class ReportingProducer(KcodecProducer):
             yield from ()
 
         self._run(drop())
+
+    @property
+    def transaction_state(self) -> str:
+        """The name of the state of the transactional producer."""
+        return self._manager().state.name
+
+    @property
+    def abort_reason(self) -> BaseException | None:
+        """The error after which the open transaction can only be aborted."""
+        return self._manager().kept_error if self.transaction_state == "ABORTABLE_ERROR" else None
 
     @property
     def has_in_flight(self) -> bool:
@@ -275,14 +284,14 @@ class ProducerMethods:
     def _refuse_unknown_outcome(self) -> None:
         """Raise KafkaException after a commit without a response, because the transaction is not committed if the
         program continues without a response."""
-        if self._open()._manager().state is State.UNKNOWN_OUTCOME:
+        if self._open().transaction_state == "UNKNOWN_OUTCOME":
             raise _conflict("commit_transaction() got no response; repeat it before any other call of transactions")
 
     def _refuse_failed_transaction(self) -> None:
         """Raise the error after which the open transaction can only be aborted."""
-        manager = self._open()._manager()
-        if manager.state is State.ABORTABLE_ERROR and manager.kept_error is not None:
-            raise manager.kept_error.with_traceback(None)
+        reason = self._open().abort_reason
+        if reason is not None:
+            raise reason.with_traceback(None)
 
     def commit_transaction(self, timeout: float = -1) -> None:
         """Flush, commit, and call the callbacks. Raise KafkaException if this fails. After a timeout, the error is
@@ -352,10 +361,9 @@ class ProducerMethods:
         producer = self._kcodec
         if producer is None or error.fatal() or error.code() in {KafkaError._STATE, KafkaError._CONFLICT}:
             return error
-        state = producer._manager().state
-        if state is State.FATAL_ERROR:
+        if producer.transaction_state == "FATAL_ERROR":
             return KafkaError(error.code(), error.str(), True, False, False)
-        if state is State.ABORTABLE_ERROR:
+        if producer.transaction_state == "ABORTABLE_ERROR":
             return KafkaError(error.code(), error.str(), False, False, True)
         return error
 
