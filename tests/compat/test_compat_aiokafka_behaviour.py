@@ -142,6 +142,21 @@ def test_a_cancelled_end_of_a_transaction_goes_on(kit: Kit, topic: str) -> None:
     run(program())
 
 
+def test_a_refused_record_does_not_prevent_the_commit(kit: Kit, topic: str) -> None:
+    """The program has got the error, and may send another record instead."""
+
+    async def program() -> None:
+        async with kit.producer(transactional_id=f"{topic}-{kit.name}") as producer, producer.transaction():
+            await producer.send_and_wait(topic, b"first", partition=0)
+            with pytest.raises(errors.MessageSizeTooLargeError):
+                await producer.send(topic, bytes(2_000_000), partition=0)
+            await producer.send(topic, b"other", partition=0)
+        async with kit.consumer(topic, isolation_level="read_committed") as consumer:
+            assert await read(consumer, 2) == [b"first", b"other"]
+
+    run(program())
+
+
 def test_calls_after_the_stop_of_a_producer(kit: Kit, topic: str) -> None:
     async def program() -> None:
         producer = kit.producer()

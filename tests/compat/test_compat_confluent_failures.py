@@ -451,6 +451,7 @@ def test_refused_logins_are_retried_and_reported_to_error_cb() -> None:
     reported: list[Any] = []
     delivered: list[Any] = []
     with Broker(sasl_mechanisms=["PLAIN"], users={"alice": "new", "kcodec": "x"}) as broker:
+        broker.create_topic("orders", partitions=1)  # otherwise the consumer may report that it does not exist
         settings: dict[str, Any] = {
             "bootstrap.servers": broker.bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",

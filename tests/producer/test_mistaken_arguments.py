@@ -38,6 +38,24 @@ def test_a_timeout_of_another_type_says_what_is_expected(kcodec_broker: Broker, 
         assert delivery.result(30).offset == 0
 
 
+@pytest.mark.parametrize("timeout", ["3", float("nan")])
+def test_a_transaction_call_names_its_wrong_timeout(kcodec_broker: Broker, timeout: Any) -> None:
+    """After such an init_transactions, no call was possible: an initialization seemed to be under way."""
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="wrong-timeout") as producer:
+
+        def refused(name: str, *arguments: Any) -> None:
+            with pytest.raises((TypeError, ValueError), match=f"^{name}: {EXPECTED}"):
+                getattr(producer, name)(*arguments, timeout=timeout)
+
+        for name in ("init_transactions", "begin_transaction", "transaction"):
+            refused(name)
+        producer.begin_transaction()
+        refused("send_offsets_to_transaction", {}, "group")
+        for name in ("commit_transaction", "commit_transaction_async", "abort_transaction"):
+            refused(name)
+        producer.commit_transaction()
+
+
 def test_a_timeout_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match=f"^poll: {EXPECTED}nan"):
         timeouts.check_poll(float("nan"))

@@ -18,7 +18,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.identity import IdempotentProducerId
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage
+from kcodec.protocol.messages.produce import BatchIndexAndErrorMessage, ProduceRequest
 from kcodec.protocol.messages.transactions import InitProducerIdRequest
 
 
@@ -426,13 +426,16 @@ def test_what_a_restarted_broker_lost_gets_a_new_epoch() -> None:
 
 
 class RefusingCluster(ScriptedCluster):
-    """A cluster that refuses the logins for InitProducerId while `is_refusing`."""
+    """A cluster that refuses the logins for InitProducerId while `is_refusing`, or for repeated Produce requests."""
 
     is_refusing = True
+    refuses_produce = False
     refused = 0
 
     def start_call(self, call: Call, done: Done) -> Any:
-        if self.is_refusing and isinstance(call.request, InitProducerIdRequest):
+        is_repeat = isinstance(call.request, ProduceRequest) and len(self.requests) > 1
+        is_refused = is_repeat if self.refuses_produce else isinstance(call.request, InitProducerIdRequest)
+        if self.is_refusing and is_refused:
             self.refused += 1
             error = AuthenticationError("wrong password")
             self.scheduler.call_soon(lambda: done(None, error))
@@ -459,3 +462,26 @@ def test_a_refused_login_fails_only_the_waiting_records() -> None:
     assert [one.error for one in kept] == [None] * 3
     assert log.values == [b"0", b"1", b"2"]
     assert log.records[0][2:] == (0, 0), "the first record has the first number"
+
+
+@pytest.mark.parametrize("is_reset", [True, False], ids=["producer id", "batch"])
+def test_after_a_refused_login_a_record_that_was_sent_may_be_written(is_reset: bool) -> None:
+    """A program that sends it again may write it twice. The login is refused for a new producer id, or for the batch
+    itself. A record that was not sent fails with AuthenticationError."""
+    world = RefusingCluster()
+    world.is_refusing = False
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.is_refusing, world.refuses_produce = True, not is_reset
+    code = ErrorCode.INVALID_PRODUCER_EPOCH if is_reset else None
+    world.faults = faults_for(Fault(is_answer_lost=True, cuts=True), Fault(code=code))
+    written = rig.send("orders", b"written")
+    world.run(0.01)
+    (waiting,) = send_apart(rig, "orders", [b"waiting"])
+    world.run(20.0)
+    assert log.values == [b"first", b"written"]
+    assert isinstance(waiting.error, AuthenticationError) and not waiting.error.possibly_sent
+    error = written.error
+    assert isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
+    assert error.possibly_sent and isinstance(error.__cause__, AuthenticationError)
+    assert "may have written the record" in str(error) and "wrong password" in str(error)

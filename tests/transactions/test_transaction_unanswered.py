@@ -213,6 +213,33 @@ def test_a_commit_refused_after_no_response_is_unknown_not_fatal(code: int) -> N
 
 
 @BOTH
+def test_an_abort_without_response_can_be_repeated(version: int) -> None:
+    """Its remedy is "retry", as in Java. The repeat ends what may be open, and only then a transaction may begin."""
+    world = World(version)
+    manager = begun(world)
+    world.plan("EndTxn", *[LOST] * 20)
+    world.plan("InitProducerId", *[LOST] * 20)
+    for _ in range(2):
+        with pytest.raises(DeliveryTimeoutError) as raised:
+            world.run(manager.abort(2.0))
+        assert (raised.value.remedy, manager.state) == ("retry", State.UNINITIALIZED)
+    world.plans.clear()
+    world.run(manager.abort(2.0))
+    assert (manager.state, world.coordinator.state) == (State.READY, "Empty")
+    with pytest.raises(TransactionStateError):
+        world.run(manager.abort())
+    world.run(manager.begin())
+
+
+def test_a_timeout_of_a_wrong_type_changes_no_state() -> None:
+    """Otherwise each later call would raise TransactionStateError, because an initialization seems to be under way."""
+    manager = make_manager(world := World())
+    with pytest.raises(TypeError):
+        world.run(manager.initialize("5"))  # type: ignore[arg-type]
+    world.run(manager.initialize(5.0))
+
+
+@BOTH
 def test_an_abort_without_response_says_nothing_is_committed(version: int) -> None:
     world = World(version)
     manager = begun(world)

@@ -429,7 +429,12 @@ class AIOKafkaProducer:
 
 
 class ServedProducer(Producer):
-    """The producer of kcodec, with methods for the facade."""
+    """The producer of kcodec, with methods for the facade. As in aiokafka, a record that `send` refuses does not
+    prevent the commit."""
+
+    def _start(self) -> None:
+        self._core.refusal_prevents_commit = False
+        super()._start()
 
     @property
     def is_in_transaction(self) -> bool:

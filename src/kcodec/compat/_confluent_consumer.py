@@ -97,6 +97,8 @@ class ConsumerMethods:
         #: The offsets for the next commit without arguments.
         self._stored: Offsets = {}
         self._positions: Offsets = {}
+        #: During `consume`: the messages that it has taken, and the positions after them.
+        self._taken: tuple[list[Any], Offsets] | None = None
         self._assigned: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         with as_kafka_exceptions():
@@ -198,6 +200,8 @@ class ConsumerMethods:
                 self._open().replace_assignment(partitions)
                 self._forget(list(self._assigned))
             self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
+        else:
+            self._drop_taken(partitions)
         self._rebalance, self._rebalancing = kind, partitions
         try:
             if function is not None:
@@ -212,11 +216,25 @@ class ConsumerMethods:
                 if not self._is_cooperative and self._kcodec is not None:
                     self._kcodec.drop_added()
 
+    def _drop_taken(self, partitions: frozenset[TopicPartition]) -> None:
+        """Drop the messages that `consume` has taken of revoked partitions, as librdkafka does. The next owner of the
+        partitions, which may be this consumer, gets these messages."""
+        if self._taken is None:
+            return
+        self._feed.note_last()
+        messages, positions = self._taken
+        gone = partitions if self._is_cooperative else partitions | self._assigned.keys()
+        messages[:] = [one for one in messages if (one.topic(), one.partition()) not in gone]
+        for name in gone:
+            positions.pop(name, None)
+
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         self._feed.note_last()
         for one in partitions:
             for known in (self._stored, self._positions, self._assigned, self._ends):
                 known.pop(one, None)
+            if self._taken is not None:
+                self._taken[1].pop(one, None)
 
     def unsubscribe(self) -> None:
         """Revoke all partitions and leave the group."""
@@ -393,10 +411,11 @@ class ConsumerMethods:
         """Return up to num_messages messages. Return fewer messages after `timeout` seconds. A negative timeout means
         no limit.
 
-        If Ctrl-C or an exception of a callback interrupts the call, the next call returns the messages again. Raise
-        ValueError if num_messages is not between 0 and 1,000,000.
+        If a rebalance during the call revokes partitions, their messages are not returned. If Ctrl-C or an exception of
+        a callback interrupts the call, the next call returns the messages again. Raise ValueError if num_messages is
+        not between 0 and 1,000,000.
         """
-        self._open()
+        consumer = self._open()
         if not hasattr(num_messages, "__index__"):
             raise TypeError(f"num_messages must be int, not {type(num_messages).__name__}")
         check_timeout(timeout)
@@ -406,11 +425,19 @@ class ConsumerMethods:
         found: list[Any] = []
         self._feed.note_last()
         stored = dict(self._stored)
+        positions: Offsets = {}
         try:
-            self._feed.take_into(found, num_messages)
-            while len(found) < num_messages and self._add_next(found, deadline):
+            self._taken = found, positions
+            with consumer.several_requests():
                 self._feed.take_into(found, num_messages)
+                while len(found) < num_messages and self._add_next(found, deadline):
+                    self._feed.take_into(found, num_messages)
+            self._feed.note_last()
+            for name, reached in positions.items():
+                self._note_position(name, reached)
+            self._taken = None
         except BaseException:
+            self._taken = None
             self._give_back(found, stored)
             raise
         return found
@@ -501,11 +528,18 @@ class ConsumerMethods:
         return consumer.missing_topic(self._topics)
 
     def _delivered(self, record: Record) -> None:
-        """Note the last record of a partition that was returned to the program."""
+        """Note the last record of a partition that was returned to the program, or that `consume` has taken."""
         partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
         following = record.offset + 1
         epoch = record.leader_epoch
-        self._positions[partition] = reached = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
+        reached = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
+        if self._taken is not None:
+            self._taken[1][partition] = reached
+        else:
+            self._note_position(partition, reached)
+
+    def _note_position(self, partition: TopicPartition, reached: OffsetAndMetadata) -> None:
+        self._positions[partition] = reached
         if self._stores:
             self._stored[partition] = reached
 
@@ -556,6 +590,8 @@ class ConsumerMethods:
         self._feed.note_last()
         self._positions.pop(name, None)
         self._ends.pop(name, None)
+        if self._taken is not None:
+            self._taken[1].pop(name, None)
 
     def pause(self, partitions: list[Any]) -> None:
         """Stop the delivery of these partitions. Partitions that are not assigned are ignored, as in librdkafka."""

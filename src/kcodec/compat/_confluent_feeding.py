@@ -5,7 +5,8 @@ data that a consumer of librdkafka has and kcodec's public consumer does not hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Message
@@ -40,6 +41,15 @@ class FeedingConsumer(KcodecConsumer):
         except (errors.NoOffsetForPartitionError, errors.OffsetOutOfRangeError) as error:
             self._core.assignment.note_error_reported(error.partition)
             raise
+
+    @contextmanager
+    def several_requests(self) -> Iterator[None]:
+        """Request records several times in this block. Automatic commits include the records only after the block."""
+        self._core.assignment.hold()
+        try:
+            yield
+        finally:
+            self._core.assignment.release()
 
     def member_id(self) -> str:
         """Return the id of the member of the group. In the classic protocol, it is empty until the coordinator has sent

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, cimpl
@@ -34,8 +34,12 @@ from kcodec.compat._confluent_errors import (
 )
 from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer, serve_all
 from kcodec.compat._confluent_options import settings_of
+from kcodec.compat._confluent_places import checked_places
 from kcodec.compat._patches import derived_from
-from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_topic
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, check_topic
+
+#: Minimum time for the request of a commit after the records are acknowledged.
+SHORTEST_COMMIT_SECONDS = 1.0
 
 
 class _PurgedError(errors.TransportError):
@@ -45,10 +49,12 @@ class _PurgedError(errors.TransportError):
 class ReportingProducer(KcodecProducer):
     """A producer whose records report their outcome to the facade. Their deliveries are not used otherwise.
 
-    As librdkafka does, it retries every refused login, including the first one, until the records time out."""
+    As librdkafka does, it retries every refused login, including the first one, until the records time out. A record
+    that `produce` refuses does not prevent the commit of a transaction."""
 
     def _start(self) -> None:
         self._client.network.retry_all_logins()
+        self._core.refusal_prevents_commit = False
         super()._start()
 
     def report_to(self, reports: DeliveryEvents, send: Callable[..., Any], partitioner: object) -> None:
@@ -68,6 +74,16 @@ class ReportingProducer(KcodecProducer):
             yield from ()
 
         self._run(drop())
+
+    @property
+    def transaction_state(self) -> str:
+        """The name of the state of the transactional producer."""
+        return self._manager().state.name
+
+    @property
+    def abort_reason(self) -> BaseException | None:
+        """The error after which the open transaction can only be aborted."""
+        return self._manager().kept_error if self.transaction_state == "ABORTABLE_ERROR" else None
 
     @property
     def has_in_flight(self) -> bool:
@@ -125,8 +141,13 @@ class ProducerMethods:
         timestamp = _integer("timestamp", timestamp)
         try:
             return producer.send(topic, value, key, headers, partition, timestamp)
+        except errors.BufferFullError as error:
+            raise BufferError("Local: Queue full") from error
         except errors.KcodecError as error:
-            _refuse(error)
+            found = kafka_error(error)
+            if self._settings.options.get("transactional_id") is not None:
+                found = self._by_state(found)
+            raise KafkaException(found) from error
 
     def produce_batch(
         self,
@@ -217,9 +238,11 @@ class ProducerMethods:
 
     def init_transactions(self, timeout: float = -1) -> None:
         """Take over the transactional id. Raise KafkaException if this fails."""
+        limit = seconds(timeout)
         with self._in_transaction():
+            self._refuse_unknown_outcome()
             self._has_tried = True
-            self._open().init_transactions(seconds(timeout))
+            self._open().init_transactions(limit)
             self._is_initialized = True
 
     def begin_transaction(self) -> None:
@@ -228,6 +251,8 @@ class ProducerMethods:
             self._refuse_failed_start()
             if not self._is_initialized:
                 raise local_error(KafkaError._STATE, "call init_transactions() before begin_transaction()")
+            self._refuse_unknown_outcome()
+            self._refuse_failed_transaction()
             self._open().begin_transaction()
 
     def send_offsets_to_transaction(self, positions: list[Any], group_metadata: Any, timeout: float = -1) -> None:
@@ -235,37 +260,85 @@ class ProducerMethods:
 
         group_metadata: Result of consumer_group_metadata() of a consumer of kcodec.compat.confluent.
         """
+        limit = seconds(timeout)
         offsets = {
-            TopicPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, written_metadata(one.metadata))
-            for one in positions
+            name: OffsetAndMetadata(one.offset, written_metadata(one.metadata))
+            for name, one in checked_places(positions, "positions").items()
             if one.offset >= 0
         }
+        if not isinstance(group_metadata, ConsumerGroupMetadata):
+            raise TypeError(
+                "group_metadata must be the result of consumer_group_metadata() of a consumer of "
+                f"kcodec.compat.confluent, not {type(group_metadata).__name__}"
+            )
         with self._in_transaction():
             self._refuse_failed_start()
+            self._refuse_unknown_outcome()
             if offsets:
-                self._open().send_offsets_to_transaction(offsets, group_metadata, seconds(timeout))
+                self._open().send_offsets_to_transaction(offsets, group_metadata, limit)
 
     def _refuse_failed_start(self) -> None:
         if self._has_tried and not self._is_initialized:
-            reason = "init_transactions() has failed; repeat it before any other call of transactions"
-            raise KafkaException(KafkaError(KafkaError._CONFLICT, reason, False, True, False))
+            raise _conflict("init_transactions() has failed; repeat it before any other call of transactions")
+
+    def _refuse_unknown_outcome(self) -> None:
+        """Raise KafkaException after a commit without a response, because the transaction is not committed if the
+        program continues without a response."""
+        if self._open().transaction_state == "UNKNOWN_OUTCOME":
+            raise _conflict("commit_transaction() got no response; repeat it before any other call of transactions")
+
+    def _refuse_failed_transaction(self) -> None:
+        """Raise the error after which the open transaction can only be aborted."""
+        reason = self._open().abort_reason
+        if reason is not None:
+            raise reason.with_traceback(None)
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Flush, call the callbacks, and commit. Raise KafkaException if this fails."""
-        with self._in_transaction():
+        """Flush, commit, and call the callbacks. Raise KafkaException if this fails. After a timeout, the error is
+        retriable, and the next call continues.
+
+        If the records are acknowledged, the request for the commit gets at least one second."""
+        limit = seconds(timeout)
+        with self._ending(), self._in_transaction():
             self._refuse_failed_start()
-            self._open().commit_transaction(seconds(timeout))
+            if limit is not None:
+                limit = self._flush_before_commit(limit)
+            try:
+                self._open().commit_transaction(limit)
+            except errors.UnknownOutcomeError as error:
+                raise _retriable(KafkaError._TIMED_OUT, str(error)) from error
+
+    def _flush_before_commit(self, limit: float) -> float:
+        """Wait until the records are acknowledged or have failed. Return the seconds for the commit. Raise
+        KafkaException after `limit` seconds; the transaction is then still open."""
+        deadline = time.monotonic() + limit
+        try:
+            self._open().flush(limit)
+        except errors.DeliveryTimeoutError as error:
+            raise _retriable(KafkaError._TIMED_OUT, str(error)) from error
+        return max(deadline - time.monotonic(), SHORTEST_COMMIT_SECONDS)
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Discard the records that are not sent, call the callbacks, and abort. Raise KafkaException if this fails."""
-        with self._in_transaction():
+        """Discard the records that are not sent, abort, and call the callbacks. Raise KafkaException if this fails."""
+        limit = seconds(timeout)
+        with self._ending(), self._in_transaction():
             self._refuse_failed_start()
-            self._open().abort_transaction(seconds(timeout))
+            self._refuse_unknown_outcome()
+            self._open().abort_transaction(limit)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Any:
+        """Call the callbacks of the records that have ended in this block. Their exceptions are raised unchanged, also
+        instead of that of the block."""
+        try:
+            yield
+        finally:
+            self._serve(0)
 
     @contextlib.contextmanager
     def _in_transaction(self) -> Any:
-        """Raise the errors of a transaction call as KafkaException, and call the callbacks of its records. After a
-        fatal error, every call raises that error."""
+        """Raise the errors of a transaction call as KafkaException. After a fatal error, every call raises that
+        error."""
         self._open()
         if self._settings.options.get("transactional_id") is None:
             raise local_error(
@@ -275,15 +348,24 @@ class ProducerMethods:
             raise KafkaException(self._fatal)
         try:
             with as_kafka_exceptions():
-                try:
-                    yield
-                finally:
-                    self._serve(0)
+                yield
         except KafkaException as error:
-            found = error.args[0]
-            if isinstance(found, KafkaError) and found.fatal():
+            found = self._by_state(error.args[0])
+            if found.fatal():
                 self._fatal = found  # after a timeout of the transaction, kcodec could abort and continue
-            raise
+            raise KafkaException(found) from error.__cause__
+
+    def _by_state(self, error: KafkaError) -> KafkaError:
+        """Return the error of a call with the flags that follow from the state of the producer. A missing permission,
+        for example, may be an error of the transaction or of the producer."""
+        producer = self._kcodec
+        if producer is None or error.fatal() or error.code() in {KafkaError._STATE, KafkaError._CONFLICT}:
+            return error
+        if producer.transaction_state == "FATAL_ERROR":
+            return KafkaError(error.code(), error.str(), True, False, False)
+        if producer.transaction_state == "ABORTABLE_ERROR":
+            return KafkaError(error.code(), error.str(), False, False, True)
+        return error
 
     # The cluster
 
@@ -379,18 +461,21 @@ def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
             raise TypeError(f"Message partition at index {index} must be int, not {type(one['partition']).__name__}")
 
 
+def _retriable(code: int, reason: str) -> KafkaException:
+    """Return the exception for a call that the program may repeat."""
+    return KafkaException(KafkaError(code, reason, False, True, False))
+
+
+def _conflict(reason: str) -> KafkaException:
+    """Return the exception for a call while an earlier call must be repeated first."""
+    return _retriable(KafkaError._CONFLICT, reason)
+
+
 def _integer(name: str, value: Any) -> int:
     """Return an integer argument of produce(). Raise TypeError if the value is not an integer."""
     if hasattr(value, "__index__"):
         return operator.index(value)
     raise TypeError(f"{name} must be int, not {type(value).__name__}")
-
-
-def _refuse(error: errors.KcodecError) -> NoReturn:
-    """Raise the exception of produce() for an error of send()."""
-    if isinstance(error, errors.BufferFullError):
-        raise BufferError("Local: Queue full") from error
-    raise KafkaException(kafka_error(error)) from error
 
 
 @contextlib.contextmanager

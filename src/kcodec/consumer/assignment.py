@@ -5,7 +5,8 @@ A partition is read from `position`. Fetched records and responses to offset req
 to the `version` that the state had at the time of the request. After a seek or a new assignment, it is dropped.
 
 Automatic commits use the completed position. The records that the application got last are not completed yet, so the
-completed position is before them. They count as completed when the application requests the next records.
+completed position is before them. They count as completed when the application requests the next records. A call that
+requests records several times before it returns them (`consume` of confluent_kafka) holds the completed positions.
 """
 
 from __future__ import annotations
@@ -242,6 +243,8 @@ class Assignment:
         self._may_be_paused = self._may_have_failed = False
         #: The partitions of the records that the last request gave.
         self._given: list[PartitionState] = []
+        #: During a call that holds the completed positions: the positions before the records of this call.
+        self._held: dict[PartitionState, LogPosition] | None = None
 
     # Requests for records, on the thread of the application
 
@@ -258,9 +261,26 @@ class Assignment:
                 state.complete()
             self._given.clear()
 
+    def hold(self) -> None:
+        """Begin a call that requests records several times. Complete the records that were delivered before it. The
+        records of the call itself are not completed before `release`."""
+        with self.lock:
+            self._held = {}
+            for state in self._given:
+                state.complete()
+                if state.chunk is not None:  # its next records need no request
+                    self._held[state] = state.chunk.position
+
+    def release(self) -> None:
+        """End the call, whose records the application gets now."""
+        with self.lock:
+            self._held = None
+
     def note_given(self, state: PartitionState) -> None:
         """Under the lock: call this before the position moves past records, or an iteration delivers them."""
         self._given.append(state)
+        if self._held is not None and state not in self._held and (here := state.log_position) is not None:
+            self._held[state] = here
 
     def take_back_request(self) -> None:
         """Undo an interrupted request, because the application did not get its records.
@@ -322,14 +342,23 @@ class Assignment:
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Any thread: return the completed positions, for automatic commits."""
-        return self._offsets(lambda state: state.completed_position, partitions, is_kept)
+        return self._offsets(self._completed_position, partitions, is_kept)
+
+    def _completed_position(self, state: PartitionState) -> LogPosition | None:
+        here = state.completed_position
+        held = None if self._held is None else self._held.get(state)
+        return here if here is None or held is None else min(here, held, key=lambda each: each.offset)
 
     def passed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Any thread: return the positions as `consumed` does, but only those that have moved past all records of a
-        chunk, and past the markers and aborted records that follow."""
-        return self._offsets(
-            lambda state: state.log_position if state.has_moved and state.chunk is None else None, partitions, False
-        )
+        chunk, and past the markers and aborted records that follow. Leave out the partitions of a call that holds the
+        completed positions."""
+        held = self._held or ()
+
+        def passed(state: PartitionState) -> LogPosition | None:
+            return state.log_position if state.has_moved and state.chunk is None and state not in held else None
+
+        return self._offsets(passed, partitions, False)
 
     def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Any thread: store these offsets for a commit. If a partition is not assigned, raise ValueError and store none

@@ -73,6 +73,9 @@ class ProducerCore:
         self.clock = clock
         self.lock = lock
         self.is_closed = False
+        #: Whether a record that `send` refuses prevents the commit of its transaction, as in Java. It does not in
+        #: librdkafka and aiokafka, where only the caller gets the error.
+        self.refusal_prevents_commit = True
         self._metrics = metrics
         self._post = post
         #: Set where callers run in the thread of the flows: calls a function as `post` does, but at once if it can.
@@ -239,6 +242,8 @@ class ProducerCore:
         if error is self.accumulator.refusal or isinstance(error, TransactionStateError):
             self.id_manager.on_refused(error)
             return None
+        if not self.refusal_prevents_commit:
+            return self._request_partitions(topic) if is_missing else None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
             error.remedy = "abort"
         number = partition if isinstance(partition, int) else -1

@@ -369,6 +369,8 @@ class ProduceResponses:
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight
+        if uncertain and isinstance(error, AuthenticationError):
+            error = _refused_after_sent(error)
         if queue is not None and not in_flight:
             self._lose_probe(queue, batch)
         if queue is not None and batch.is_numbered and batch.identity == queue.identity:
@@ -409,6 +411,18 @@ class ProduceResponses:
                 self.metrics.latency("producer.delivery", now - batch.created)
             else:
                 self.metrics.count("producer.failures")
+
+
+def _refused_after_sent(error: AuthenticationError) -> TransportError:
+    """Return the error of a batch that an earlier attempt may have written, for a refused login. An AuthenticationError
+    would mean that the batch was not sent."""
+    failure = TransportError(
+        f"an earlier attempt may have written the record, and the next one failed: {error.reason}",
+        possibly_sent=True,
+        remedy=error.remedy,
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _is_before(sequence: int, other: int) -> bool:

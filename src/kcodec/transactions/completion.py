@@ -115,6 +115,7 @@ class TransactionCompletion:
             except Failed as failed:
                 if failed.disposition is TransactionDisposition.UNCONFIRMED and not is_commit:
                     transaction.committed = False
+                    transaction.note_abort_unconfirmed()
                 if failed.is_committed:
                     transaction.committed = True
                     context.move(Event.ENDED_EPOCH_SPENT)
@@ -192,6 +193,8 @@ class TransactionCompletion:
             )
         if context.state in COMMITS or context.state is State.ABORTING:
             event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
+            if context.state is State.ABORTING and transaction.is_end_unconfirmed:
+                transaction.note_abort_unconfirmed()
             context.move(event, context.blocked("its end was interrupted"))
 
     def _until_call_ends(self, deadline: float | None) -> Flow[None]:

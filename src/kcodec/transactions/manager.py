@@ -108,9 +108,10 @@ class TransactionManager:
         AuthenticationError, after which it can be called again.
         """
         context = self.context
+        deadline = context.deadline(timeout)
         context.call(Event.INITIALIZE)
         try:
-            yield from context.renew_epoch(timeout)
+            yield from context.renew_epoch(context.left(deadline))
         except Failed as failed:
             context.move(Event.FATAL, failed.error)
             raise failed.error from None
@@ -331,8 +332,13 @@ class TransactionManager:
         yield from self.background.begin(result, deadline, self._completion.complete_commit)
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
-        """See `TransactionCompletion.abort`."""
-        return self._completion.abort(timeout)
+        """See `TransactionCompletion.abort`. If an earlier abort got no response, send InitProducerId, which also
+        aborts what may still be open."""
+        last = self.context.open
+        if self.context.state is State.UNINITIALIZED and last is not None and last.is_abort_unconfirmed:
+            yield from self.initialize(timeout)
+        else:
+            yield from self._completion.abort(timeout)
 
     def warn_of_uncommitted(self, *, has_buffered: bool) -> None:
         """Any thread: log that the producer is closed without an exception while a transaction with records is open.

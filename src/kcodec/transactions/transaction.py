@@ -27,6 +27,8 @@ class ProducerTransaction:
     groups:      Consumer groups that were added to the transaction.
     is_sent:     Whether a request of it may have reached a broker, so that it needs an EndTxn.
     is_shared:   Whether its handle was read, so that other processes may write to it and end it.
+    is_abort_unconfirmed: Whether its abort was sent and got no response, so that it may still be open, and it is
+                 certainly not committed.
     requests:    Number of requests in flight that add partitions or offsets. EndTxn waits for them.
     batches:     Number of acknowledged batches.
     sent_at:     Time of the first request. The coordinator's time limit starts after it.
@@ -45,6 +47,7 @@ class ProducerTransaction:
     is_shared: bool = False
     is_commit_unconfirmed: bool = False
     is_end_unconfirmed: bool = False
+    is_abort_unconfirmed: bool = False
     is_warned: bool = False
     is_abandoned: bool = False
     requests: int = 0
@@ -58,6 +61,11 @@ class ProducerTransaction:
     def is_known(self) -> bool:
         """Whether partitions, records or offsets of it were acknowledged, so that the coordinator knows it."""
         return bool(self.added or self.groups or self.receipt)
+
+    def note_abort_unconfirmed(self) -> None:
+        """Note that the abort was sent and got no response. An earlier commit, or a process with the handle, may have
+        committed the transaction."""
+        self.is_abort_unconfirmed = not (self.is_commit_unconfirmed or self.is_shared)
 
     def note_batch(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
         """Count an acknowledged batch."""

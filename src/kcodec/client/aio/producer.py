@@ -13,6 +13,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
+from kcodec.arguments import check_seconds
 from kcodec.client.aio.transaction import Transaction
 from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery, TransactionCommit
 from kcodec.client.flows import Client, run_in_background
@@ -490,6 +491,7 @@ class Producer(ProducerBase):
                     commit, and the abort after a failed commit, share one deadline. If that abort does not complete,
                     the next transaction repeats it when it begins.
         """
+        check_seconds(timeout, "transaction")
         return Transaction(self, partitions, timeout)
 
     async def init_transactions(self, timeout: float | None = None) -> None:
@@ -503,6 +505,7 @@ class Producer(ProducerBase):
         taken over the id since the first call. Raise DeliveryTimeoutError after the timeout. The call can then be
         repeated.
         """
+        check_seconds(timeout, "init_transactions")
         await self._run(self._begun(self._manager().initialize(timeout), timeout))
 
     async def begin_transaction(self, timeout: float | None = None) -> None:
@@ -510,6 +513,7 @@ class Producer(ProducerBase):
 
         timeout: Maximum time in seconds. None: max_block_ms.
         """
+        check_seconds(timeout, "begin_transaction")
         manager = self._manager()
         if self._begin_at_once(manager) is None:
             await self._run(self._begun(manager.begin(timeout), timeout))
@@ -526,6 +530,7 @@ class Producer(ProducerBase):
         """
         from kcodec.transactions.offsets import check_group_metadata
 
+        check_seconds(timeout, "send_offsets_to_transaction")
         manager = self._manager()
         await self._run(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
 
@@ -541,6 +546,7 @@ class Producer(ProducerBase):
         so that the transaction was not committed, or that the I/O loop of the producer has failed, so that the outcome
         is unknown.
         """
+        check_seconds(timeout, "commit_transaction")
         await self._run(self._manager().commit(timeout))
 
     async def commit_transaction_async(self, timeout: float | None = None) -> TransactionCommit:
@@ -564,6 +570,7 @@ class Producer(ProducerBase):
         Raise TransactionStateError if another commit is in progress, if the handle of the transaction was read, or if
         no transaction is open.
         """
+        check_seconds(timeout, "commit_transaction_async")
         manager = self._manager()
         commit = TransactionCommit(manager.transactional_id, self._lock, self._io_loop.check_wait)
         await self._run(manager.commit_async(commit, timeout))
@@ -574,7 +581,10 @@ class Producer(ProducerBase):
         again.
 
         timeout: Maximum time in seconds. None: max_block_ms.
+
+        Raise DeliveryTimeoutError after the timeout. The call can then be repeated.
         """
+        check_seconds(timeout, "abort_transaction")
         await self._run(self._manager().abort(timeout))
 
     async def release(self, timeout: float | None = None) -> TransactionHandle:
