@@ -7,10 +7,12 @@ import importlib
 import io
 import os
 import pty
+import select
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import uuid
 from pathlib import Path
@@ -321,3 +323,17 @@ def test_a_closed_stdin_causes_no_traceback(command: str, remedy: str) -> None:
     )
     reported = f"kcodec: stdin is closed, so nothing can be read from it; {remedy}\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (ExitStatus.ERROR, "", reported)
+
+
+def test_a_pipe_that_does_not_block_gets_all_output(tmp_path: Path) -> None:
+    """Another program that has the same terminal or pipe may have set O_NONBLOCK."""
+    directory = long_partition(tmp_path, 30)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with program("cat", directory, stdout=writer) as process, os.fdopen(reader, "rb") as output:
+        os.close(writer)
+        assert process.stderr is not None
+        select.select([reader], [], [])
+        time.sleep(0.3)  # until the pipe is full
+        assert output.read().count(b"\n") == 30_000
+        assert (process.wait(30), process.stderr.read()) == (ExitStatus.OK, b"")

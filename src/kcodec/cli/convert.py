@@ -16,7 +16,6 @@ from kcodec.cli.sinks import COMPRESSIONS, FORMATS, SinkOptions, format_of, sink
 from kcodec.errors import DecodeError
 from kcodec.log import Log
 from kcodec.log.salvage import Loss
-from kcodec.log.storage import LOCAL
 
 DESCRIPTION = (
     "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, or into a cleaned .log file. A "
@@ -96,10 +95,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 def _check_output(path: Path, logs: list[Log]) -> None:
     """Raise CommandError if OUT is a segment of the input."""
-    for log in logs:
-        for segment in log.segments if log.storage is LOCAL and path.is_file() else ():
-            if path.samefile(segment.path):
-                raise CommandError(f"{path} is a segment of the input, and would be replaced: name another file")
+    segments = [Path(segment.path) for log in logs for segment in log.segments] if path.is_file() else []
+    if any(segment.is_file() and path.samefile(segment) for segment in segments):  # not a file: in an object store
+        raise CommandError(f"{path} is a segment of the input, and would be replaced: name another file")
 
 
 def _reported(

@@ -144,8 +144,9 @@ class Log:
         return self.high_watermark if limit is None else limit
 
     def end_offset(self, isolation_level: str = "read_uncommitted", on_error: str = "raise") -> int:
-        """Return the offset at which reading ends: the high watermark, or for read_committed the last stable offset.
+        """Return the offset at which reading ends.
 
+        isolation_level: "read_uncommitted" returns the high watermark, "read_committed" the last stable offset.
         on_error: "skip" returns the end of the data that can be read, "stop" the end of the data before corruption.
         """
         timeline, given = self._timeline(on_error), self._given_high_watermark
