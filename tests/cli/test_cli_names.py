@@ -105,7 +105,7 @@ def test_two_targets_of_a_topic_are_refused(tmp_path: Path) -> None:
 def test_a_topic_is_restored_next_to_a_partition_without_a_segment(tmp_path: Path, kcodec_broker: Broker) -> None:
     partition(tmp_path, [plain(0)])
     (tmp_path / "gone-0").mkdir()
-    call = ["restore", tmp_path, "-b", kcodec_broker.bootstrap_servers, "--create", "--dry-run"]
+    call = ["restore", str(tmp_path), "-b", kcodec_broker.bootstrap_servers, "--create", "--dry-run"]
     assert "gone-0: the directory has no segment" in run(*call).err
     assert run(*call, "-t", "orders").out.splitlines()[1].split()[:2] == ["orders-0", "3"]
     assert "unknown topic 'order'; did you mean 'orders'?" in run(*call, "-t", "order").err
