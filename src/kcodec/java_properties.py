@@ -28,6 +28,15 @@ class Property(NamedTuple):
     is_separated: bool
 
 
+def text_of_properties(data: bytes) -> str:
+    """Return the text of a file of properties: UTF-8 with or without a byte order mark, otherwise ISO 8859-1, as which
+    Java reads every file."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
 def read_properties(text: str) -> Iterator[Property]:
     """Yield the properties of a file in their order. A name may occur several times; Java uses the last value."""
     for number, line in _logical_lines(text):

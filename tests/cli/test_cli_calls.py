@@ -7,10 +7,12 @@ import importlib
 import io
 import os
 import pty
+import select
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import uuid
 from pathlib import Path
@@ -136,6 +138,17 @@ def test_the_overview_names_every_command() -> None:
         ("cat FILE -X client.id=a", "-X needs a broker: pass -b HOST:PORT, or omit -X for files"),
         ("cat FILE -F client.properties", "-F needs a broker: pass -b HOST:PORT, or omit -F for files"),
         ("offsets list -b x:1 t --execute", "--execute is an option of reset, not of list"),
+        ("groups list -b x:1 billing", "list takes no names, got 'billing'; to show one group, use kcodec groups desc"),
+        ("txn list -b x:1 nightly", "list takes no names, got 'nightly'; to show one transactional id, use kcodec txn"),
+        ("txn find-hanging -b x:1 orders", "find-hanging takes no names, got 'orders'; to search one topic, pass -t"),
+        ("txn strays -b x:1 nightly", "strays takes no names, got 'nightly'"),
+        ("txn abort -b x:1 nightly --start-offset 3", "--start-offset needs --topic and --partition; omit it to abort"),
+        ("txn abort -b x:1 nightly --producer-id 3", "--producer-id needs --topic and --partition"),
+        ("tokens create -b x:1 alice", "create takes no names, got 'alice'; to create a token for another user, pass"),
+        ("cluster describe -b x:1 5", "describe takes no names, got '5'"),
+        ("cluster quorum -b x:1 5", "quorum takes no names, got '5'"),
+        ("topics config -b x:1 t --set a=1 --unset a", "a: --set and --unset exclude each other"),
+        ("consume -b x:1 -t t -o stored -o 5 -X group.id=g", "-o stored excludes another offset to begin at"),
         ("dump", "the following arguments are required: FILE"),
         ("dump --offsets 5:3 x", "'5:3' ends before it begins"),
         ("dump --offsets a:b x", "'a:b' is not a range of offsets"),
@@ -310,3 +323,17 @@ def test_a_closed_stdin_causes_no_traceback(command: str, remedy: str) -> None:
     )
     reported = f"kcodec: stdin is closed, so nothing can be read from it; {remedy}\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (ExitStatus.ERROR, "", reported)
+
+
+def test_a_pipe_that_does_not_block_gets_all_output(tmp_path: Path) -> None:
+    """Another program that has the same terminal or pipe may have set O_NONBLOCK."""
+    directory = long_partition(tmp_path, 30)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with program("cat", directory, stdout=writer) as process, os.fdopen(reader, "rb") as output:
+        os.close(writer)
+        assert process.stderr is not None
+        select.select([reader], [], [])
+        time.sleep(0.3)  # until the pipe is full
+        assert output.read().count(b"\n") == 30_000
+        assert (process.wait(30), process.stderr.read()) == (ExitStatus.OK, b"")

@@ -84,6 +84,7 @@ def test_a_null_is_nothing_or_null(tmp_path: Path) -> None:
         (["104"], range(104, 110)),
         (["-3"], range(107, 110)),
         (["-300"], range(100, 110)),
+        (["-0"], []),
         (["0"], range(100, 110)),
         ([f"s@{BASE_TIMESTAMP + 7}"], range(107, 110)),
         ([f"e@{BASE_TIMESTAMP + 7}"], range(100, 107)),
@@ -288,3 +289,78 @@ def test_convert_treats_it_as_corruption(tmp_path: Path, kind: str) -> None:
     ran = run("convert", folder, "-o", out, "--on-error", "skip")
     assert (ran.status, out.exists()) == (ExitStatus.FINDINGS, True)
     assert "the last batch has a wrong CRC" in ran.err
+
+
+@pytest.fixture
+def corrupt(tmp_path: Path) -> Path:
+    """Offsets 3 to 5 and 12 to 14 are corrupt; the timestamps are BASE_TIMESTAMP plus the offset of the batch."""
+    broken = [bytearray(plain(3)), bytearray(plain(12))]
+    for batch in broken:
+        batch[70] ^= 1
+    return write_partition(tmp_path, [plain(0), bytes(broken[0]), plain(6)], [plain(9), bytes(broken[1]), plain(15)])
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["-5"], [15, 16, 17]),
+        (["-8"], [10, 11, 15, 16, 17]),
+        ([f"s@{BASE_TIMESTAMP + 7}"], [9, 10, 11, 15, 16, 17]),
+        ([f"e@{BASE_TIMESTAMP + 7}"], [0, 1, 2, 6, 7, 8]),
+        ([f"s@{BASE_TIMESTAMP + 99}"], []),
+        (["end"], []),
+    ],
+)
+@pytest.mark.parametrize("level", [[], ["--read-committed"]], ids=str)
+def test_skipping_corruption_also_finds_the_offsets(
+    corrupt: Path, where: list[str], expected: list[int], level: list[str]
+) -> None:
+    options = [option for text in where for option in ("-o", text)]
+    ran = run("cat", corrupt, *options, *level, "--on-error", "skip", "-f", r"%o\n")
+    assert [int(line) for line in ran.out.split()] == expected
+    assert ran.status in (ExitStatus.OK, ExitStatus.FINDINGS)
+
+
+def test_stopping_at_corruption_counts_from_the_end_before_it(corrupt: Path) -> None:
+    ran = run("cat", corrupt, "-o", "-2", "--on-error", "stop", "-f", r"%o\n")
+    assert (ran.status, ran.out.split()) == (ExitStatus.FINDINGS, ["1", "2"])
+    assert "batch at byte" in ran.err
+
+
+@pytest.mark.parametrize("command", [["cat", "-f", ""], ["convert", "-o", "out.csv"]])
+def test_every_skipped_batch_is_reported(corrupt: Path, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(corrupt.parent)
+    ran = run(*command, corrupt, "--on-error", "skip")
+    assert ran.status is ExitStatus.FINDINGS
+    lines = [line for line in ran.err.splitlines() if line.startswith("kcodec: ")]
+    assert [path in line for path, line in zip([f"{0:020d}.log", f"{9:020d}.log"], lines, strict=True)] == [True, True]
+    assert "offsets 12 to 14" in lines[1]
+
+
+def test_an_offset_beyond_the_end_is_reported(log: Path) -> None:
+    ran = run("cat", log, "-o", "111")
+    assert (ran.status, ran.out) == (ExitStatus.OK, "")
+    assert ran.err == "kcodec: orders-0: offset 111 is beyond the end of the log, 110\n"
+    for options in (["-o", "110"], ["-o", "111", "-c", "0"], ["-o", "beginning", "-c", "1"]):
+        assert run("cat", log, *options).err == ""
+
+
+def test_the_last_place_to_begin_counts(log: Path) -> None:
+    assert offsets(log, "-o", f"s@{BASE_TIMESTAMP + 7}", "-o", "108") == [108, 109]
+    assert offsets(log, "-o", "108", "-o", f"s@{BASE_TIMESTAMP + 7}") == [107, 108, 109]
+    assert offsets(log, "-o", "end", "-o", f"e@{BASE_TIMESTAMP + 1}", "-o", "-300") == [100]
+
+
+def test_following_does_not_look_for_the_time_of_the_end(log: Path) -> None:
+    ran = run("cat", log, "--follow", "-o", "e@2099-01-01")
+    assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+    assert "--follow with -o e@TIME needs a record of this time" in ran.err
+    assert offsets(log, "--follow", "-o", f"e@{BASE_TIMESTAMP + 2}") == [100, 101]
+
+
+def test_a_time_with_two_signs_is_reported(log: Path) -> None:
+    ran = run("cat", log, "-o", "s@--5")
+    assert (ran.status, ran.err) == (
+        ExitStatus.ERROR,
+        "kcodec: '--5' is neither milliseconds nor a date such as 2026-11-21T09:30:00Z\n",
+    )

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
 import golden_data
 import pytest
-from batch_writer import BASE_TIMESTAMP
+from batch_writer import BASE_TIMESTAMP, RecordSpec, build_batch
 from cli_runner import orders, partition, run, same_as_golden
 from log_files import ABORT, COMMIT, data, marker, plain
 from log_files import partition as write_partition
@@ -204,3 +205,82 @@ def test_wrong_calls_are_reported(tmp_path: Path, options: list[str], reported: 
     ran = run("txn", *options, directory)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
     assert reported in ran.err
+
+
+def test_a_partition_without_a_segment_hides_no_other(tmp_path: Path) -> None:
+    """For example if the broker deletes a topic while the command runs."""
+    write_partition(tmp_path, [plain(0)], name="a-0")
+    (tmp_path / "gone-0").mkdir()
+    write_partition(tmp_path, [data(1, 0), marker(COMMIT, 1, 2)], name="orders-0")
+    (tmp_path / "orders-0" / f"{0:020d}.index").write_bytes(struct.pack(">ii", 1, 7))
+    (tmp_path / "orders-0" / f"{0:020d}.timeindex").touch()
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
+    reason = f"kcodec: {tmp_path / 'gone-0'}: the directory has no segment (20 digits and .log)\n"
+    ran = run("check", tmp_path)
+    assert (ran.status, ran.out.count("(index-entry)")) == (ExitStatus.FINDINGS, 1)
+    assert ran.err == f"{reason}{tmp_path}: 1 error, 1 partition not checked\n"
+    ran = run("txn", "list", "-J", tmp_path)
+    assert (ran.status, len(ran.out.splitlines())) == (ExitStatus.FINDINGS, 1)
+    assert ran.err == reason
+    ran = run("txn", "timeline", tmp_path)
+    assert (ran.status, ran.err) == (ExitStatus.FINDINGS, reason)
+    assert "a-0" in ran.out and "orders-0" in ran.out
+    ran = run("dump", "-J", tmp_path)
+    assert [(json.loads(line)["topic"], json.loads(line)["segments"]) for line in ran.out.splitlines()] == [
+        ("a", 1),
+        ("gone", 0),
+        ("orders", 1),
+    ]
+    assert ran.status is ExitStatus.OK
+
+
+def test_a_hanging_transaction_is_a_finding(tmp_path: Path) -> None:
+    """The coordinator has completed the transaction without this partition."""
+    key = struct.pack(">hh", 0, 4) + b"done"
+    value = struct.pack(">hqhib", 0, 9, 0, 60_000, 4) + struct.pack(">i", 0) + bytes(16)
+    write_partition(tmp_path, [build_batch([RecordSpec(key, value)])], name="__transaction_state-0")
+    write_partition(tmp_path, [data(9, 0)])
+    ran = run("txn", "list", tmp_path)
+    assert (ran.status, "hanging: no producer will end it" in ran.out) == (ExitStatus.FINDINGS, True)
+    assert run("txn", "list", "--state", "committed", tmp_path).status is ExitStatus.OK
+    assert run("txn", "list", tmp_path / "orders-0").status is ExitStatus.OK
+
+
+def test_a_corrupt_record_of_a_coordinator_proves_no_hanging_transaction(tmp_path: Path) -> None:
+    """The record that adds the partition to the transaction may be the corrupt one."""
+
+    def state(status: int, offset: int) -> bytes:
+        value = struct.pack(">hqhib", 0, 9, 0, 60_000, status) + struct.pack(">i", 0) + bytes(16)
+        return build_batch([RecordSpec(struct.pack(">hh", 0, 4) + b"done", value)], base_offset=offset)
+
+    batches = [state(4, 0), damaged(state(1, 1)), build_batch([RecordSpec(b"", b"")], base_offset=2)]
+    write_partition(tmp_path, batches, name="__transaction_state-0")
+    write_partition(tmp_path, [data(9, 0)])
+    ran = run("txn", "list", "-J", tmp_path)
+    found = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(one["transactional_id"], one["is_hanging"]) for one in found] == [("done", None)]
+    assert ran.status is ExitStatus.FINDINGS
+    assert "__transaction_state-0" in ran.err and "CRC" in ran.err
+
+
+def test_a_transaction_that_has_just_begun_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running broker begins it after the records of the coordinator were read."""
+
+    def state(status: int, *partitions: int) -> bytes:
+        value = struct.pack(">hqhib", 0, 9, 0, 60_000, status) + struct.pack(">ih", 1, 6) + b"orders"
+        value += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions) + bytes(16)
+        return build_batch([RecordSpec(struct.pack(">hh", 0, 4) + b"done", value)])
+
+    read = kcodec.log.LogDirectory.transaction_states
+
+    def states(directory: kcodec.log.LogDirectory, on_error: str = "raise") -> Any:
+        found = read(directory, on_error)
+        (tmp_path / "__transaction_state-0" / f"{0:020d}.log").write_bytes(state(1, 0))
+        return found
+
+    write_partition(tmp_path, [state(4)], name="__transaction_state-0")
+    write_partition(tmp_path, [data(9, 0)])
+    monkeypatch.setattr(kcodec.log.LogDirectory, "transaction_states", states)
+    ran = run("txn", "list", "-J", tmp_path)
+    (found,) = [json.loads(line) for line in ran.out.splitlines()]
+    assert (ran.status, found["state"], found["is_hanging"]) == (ExitStatus.OK, "open", False)

@@ -251,3 +251,20 @@ def test_the_file_that_a_symbolic_link_names_is_replaced(tmp_path: Path) -> None
         assert run("convert", directory, "-o", link).status is ExitStatus.OK
         assert link.is_symlink()
         assert len(rows_of(target)) == 3
+
+
+def test_a_segment_of_the_input_is_not_replaced(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path / "in", [plain(0)], [plain(3)])
+    segment = directory / f"{0:020d}.log"
+    (tmp_path / "link.log").symlink_to(segment)
+    for file, out in ((directory, segment), (segment, segment), (directory, tmp_path / "link.log")):
+        ran = run("convert", file, "-o", out, "--offsets", "1:2")
+        assert (ran.status, segment.read_bytes()) == (ExitStatus.ERROR, plain(0))
+        assert ran.err == f"kcodec: {out} is a segment of the input, and would be replaced: name another file\n"
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    out.touch(mode=0o600)
+    assert run("convert", write_partition(tmp_path / "in", [plain(0)]), "-o", out).status is ExitStatus.OK
+    assert (out.stat().st_mode & 0o777, len(rows_of(out))) == (0o600, 3)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import kcodec
-from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.output import ExitStatus, Output, text_of
 from kcodec.cli.parser import CommandError, UsageError, nearest
 from kcodec.errors import KcodecError
 
@@ -59,16 +59,8 @@ def main(arguments: Sequence[str] | None = None, output: Output | None = None) -
             output.flush()  # what was written before the error
         except OSError:  # it may be the error itself
             output.abandon()
-        output.say(f"kcodec: {_text_of(error)}")
+        output.say(f"kcodec: {text_of(error)}")
     return ExitStatus.ERROR
-
-
-def _text_of(error: Exception) -> str:
-    """Return an error and its notes as one line. For an OSError of the system, return the file and the reason."""
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
-    return "; ".join([text, *(" ".join(note.split()) for note in getattr(error, "__notes__", ()))])
 
 
 def _command(given: list[str], output: Output) -> ExitStatus:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError
-from kcodec.java_properties import read_properties
+from kcodec.java_properties import read_properties, text_of_properties
 
 if TYPE_CHECKING:
     from kcodec.client import Admin
@@ -172,7 +172,7 @@ def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:
     """Yield (where, name, value) of each property of a file, as Java reads it. Errors show only names."""
     if path is None:
         return
-    for name, value, line, is_separated in read_properties(Path(path).read_text(encoding="utf-8")):
+    for name, value, line, is_separated in read_properties(text_of_properties(Path(path).read_bytes())):
         where = f"{path}, line {line}: "
         if not is_separated or not NAME.fullmatch(name):
             raise UsageError(
@@ -188,6 +188,12 @@ def name_and_value(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def refuse_names(names: list[str], command: str, remedy: str) -> None:
+    """Raise UsageError for names that have no effect on an action."""
+    if names:
+        raise UsageError(f"{command} takes no names, got {names[0]!r}; {remedy}")
 
 
 def needs_names(names: list[str], what: str, command: str, servers: str | None = None) -> None:

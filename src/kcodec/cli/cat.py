@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kcodec import DecodedRecords
 from kcodec.cli.brokers import add_broker_options, refuse_broker_options
 from kcodec.cli.formats import RecordText, add_shape_options, offsets_of
-from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch, range_of
+from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch, range_of, skipped_data
 from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
 from kcodec.errors import DecodeError
@@ -119,8 +119,12 @@ class _Cat:
 
     def _write(self, output: Output) -> ExitStatus:
         options = self._options
-        isolation = isolation_of(options)
-        start, end = range_of(self._log, offsets_of(options.offset), isolation)
+        isolation, offsets = isolation_of(options), offsets_of(options.offset)
+        start, end = range_of(self._log, offsets, isolation, options.on_error)
+        if options.follow and offsets.end_timestamp is not None and end is None:
+            raise CommandError(
+                "--follow with -o e@TIME needs a record of this time or a later one in the log; omit one of the two"
+            )
         stream = self._log.to_arrow(
             columns=self._text.columns,
             isolation_level=isolation,
@@ -131,10 +135,11 @@ class _Cat:
             on_error=options.on_error,
             follow=options.follow,
         )
-        chunks = stream.promptly() if options.follow else iter(stream)
+        chunks, is_empty = stream.promptly() if options.follow else iter(stream), self.left != 0
         progress, done, size = Progress(output, "reading", has_data=True), 0, self._log.size_in_bytes
         try:
             for text, read in in_order(self._format, self._limited(chunks), 1 if options.follow else 2):
+                is_empty = False
                 output.write(text)
                 if options.follow:
                     output.flush()
@@ -143,12 +148,24 @@ class _Cat:
         finally:
             progress.end()
             chunks.close()
-        skipped = chunks.error or (lost_batch(self._log) if end is None and self.left != 0 else None)
-        if skipped is not None:
+        if is_empty and offsets.start is not None:
+            self._report_offset_beyond_end(offsets.start, output)
+        skipped = skipped_data(chunks)
+        if not skipped and end is None and self.left != 0 and (error := lost_batch(self._log)) is not None:
+            skipped = [error]
+        output.flush()
+        for one in skipped:
+            output.say(f"kcodec: {one}")
+        return ExitStatus.FINDINGS if skipped else ExitStatus.OK
+
+    def _report_offset_beyond_end(self, offset: int, output: Output) -> None:
+        """Report that no record was printed because the log ends before the offset of -o."""
+        log = self._log
+        end = log.end_offset(on_error=self._options.on_error)
+        if offset > end:
+            name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
             output.flush()
-            output.say(f"kcodec: {skipped}")
-            return ExitStatus.FINDINGS
-        return ExitStatus.OK
+            output.say(f"kcodec: {name}: offset {offset} is beyond the end of the log, {end}")
 
     def _limited(self, chunks: Iterator[DecodedRecords]) -> Iterator[tuple[DecodedRecords, int]]:
         """Yield chunks, each with the number of its records to write."""

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kcodec
-from kcodec.cli.output import ExitStatus, Output, Progress
+from kcodec.cli.output import ExitStatus, Output, Progress, text_of
 from kcodec.cli.parser import Example, Parser
 from kcodec.cli.render import coloured, counted, json_line
+from kcodec.errors import DecodeError
 from kcodec.log import Finding, LogDirectory
 from kcodec.log.check import TEXT_FILES, file_findings
 
@@ -47,21 +48,27 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Check every file. Return FINDINGS for any error or warning, printed or not."""
+    """Check every file. Return FINDINGS for any error or warning, printed or not, and for a partition of a log
+    directory that cannot be read."""
     counts: Counter[str] = Counter()
+    unread: list[str] = []
     for file in options.files:
-        for finding in _findings(file, output):
+        for finding in _findings(file, output, unread):
             counts[finding.severity] += 1
             if SEVERITIES.index(finding.severity) >= SEVERITIES.index(options.severity):
                 _write(finding, output, as_json=options.json)
     output.flush()
+    for text in unread:
+        output.say(f"kcodec: {text}")
     totals = [counted(counts[name], name) for name in reversed(SEVERITIES) if counts[name]]
+    totals += [f"{counted(len(unread), 'partition')} not checked"] if unread else []
     output.say(f"{', '.join(map(str, options.files))}: {', '.join(totals) or 'nothing found'}")
-    return ExitStatus.FINDINGS if counts["error"] or counts["warning"] else ExitStatus.OK
+    return ExitStatus.FINDINGS if counts["error"] or counts["warning"] or unread else ExitStatus.OK
 
 
-def _findings(file: str, output: Output) -> Iterator[Finding]:
-    """Yield the findings at a path, as they are found."""
+def _findings(file: str, output: Output, unread: list[str]) -> Iterator[Finding]:
+    """Yield the findings at a path, as they are found. Add the reason to `unread` for each partition of a log directory
+    that cannot be read, for example because the broker has deleted it."""
     progress = Progress(output, "checking")
     if Path(file).is_file():
         yield from file_findings(file, progress=progress)
@@ -72,7 +79,10 @@ def _findings(file: str, output: Output) -> Iterator[Finding]:
                 if Path(file, name).is_file():
                     yield from file_findings(Path(file, name))
             for name in opened:
-                yield from opened[name].findings(Progress(output, name))
+                try:
+                    yield from opened[name].findings(Progress(output, name))
+                except (OSError, DecodeError) as error:
+                    unread.append(text_of(error))
         else:
             yield from opened.findings(progress)
     progress.end()

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results, refuse_names
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser, nearest
 from kcodec.cli.render import attributes, counted, time_text, write_items, write_rows
@@ -53,6 +53,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    refuse_names(options.names, "describe", "omit the name")
     cluster = admin.describe_cluster()
     if not options.json:
         output.say(f"cluster {cluster.cluster_id}: {counted(len(cluster.brokers), 'broker')}")
@@ -62,6 +63,7 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
 
 
 def _quorum(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    refuse_names(options.names, "quorum", "omit the name")
     found = admin.describe_quorum()
     if not options.json:
         leader = "no leader" if found.leader_id is None else f"leader {found.leader_id}, epoch {found.leader_epoch}"

@@ -92,6 +92,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         raise UsageError(f"{first}: to read the topic without a group, write -t {first}; in a group, add -G GROUP")
     if is_stored and "group_id" not in reader_options(options, "consumer"):
         raise UsageError("-o stored needs a group: -X group.id=GROUP, or -G to join it")
+    if is_stored and offsets.has_begin:
+        raise UsageError("-o stored excludes another offset to begin at: pass one of them")
     is_bounded = options.exit or offsets.end_timestamp is not None
     if is_bounded and not is_stored:
         return print_range(options, output)
@@ -268,6 +270,8 @@ class _Following:
         """Print as a member of the group."""
         from kcodec.offsets import TopicPartition
 
+        if not reader_options(self._options, "consumer").get("enable_auto_commit", True) and not self._options.quiet:
+            self._output.say("kcodec: enable.auto.commit is false, so no offsets are committed")
         reset = "latest" if "end" in self._options.offset else "earliest"
         with self._consumer(topics, {"auto_offset_reset": reset}, {"group_id": self._options.group}) as consumer:
             patterns = [topic for topic in topics if topic.startswith("^")]

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from kcodec import COLUMNS, DecodedRecords
 from kcodec.cli.clean_log import CleanOptions, write_clean_log
-from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch
+from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch, skipped_data
 from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, names, nearest, offset_range
 from kcodec.cli.sinks import COMPRESSIONS, FORMATS, SinkOptions, format_of, sink_of
 from kcodec.errors import DecodeError
 from kcodec.log import Log
+from kcodec.log.salvage import Loss
 
 DESCRIPTION = (
     "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, or into a cleaned .log file. A "
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     kind = options.format or format_of(options.output)
     columns = _columns(options.columns)
     logs = [log for file in options.files for log in logs_at(file, options.topic, options.partition)]
+    _check_output(options.output, logs)
     if kind == "log":
         return _clean(logs, options, output)
     if options.without_markers:
@@ -82,7 +84,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     conversion = _Conversion(logs, options, output)
     wanted = SinkOptions(columns, options.compression, logs[0].to_arrow(columns=columns).schema)
 
-    def write() -> tuple[str, list[DecodeError]]:
+    def write() -> tuple[str, list[DecodeError | Loss]]:
         with sink_of(kind, options.output, wanted) as sink:
             for decoded, log in conversion.chunks(sink.columns):
                 sink.write(decoded, log)
@@ -91,8 +93,15 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     return _reported(write, options, output)
 
 
+def _check_output(path: Path, logs: list[Log]) -> None:
+    """Raise CommandError if OUT is a segment of the input."""
+    segments = [Path(segment.path) for log in logs for segment in log.segments] if path.is_file() else []
+    if any(segment.is_file() and path.samefile(segment) for segment in segments):  # not a file: in an object store
+        raise CommandError(f"{path} is a segment of the input, and would be replaced: name another file")
+
+
 def _reported(
-    write: Callable[[], tuple[str, list[DecodeError]]], options: argparse.Namespace, output: Output
+    write: Callable[[], tuple[str, list[DecodeError | Loss]]], options: argparse.Namespace, output: Output
 ) -> ExitStatus:
     """Write the file, and report the number of written records, or the reason for an error."""
     try:
@@ -122,7 +131,7 @@ def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> Exit
 
     lost = lost_batch(logs[0]) if end is None else None
 
-    def write() -> tuple[str, list[DecodeError]]:
+    def write() -> tuple[str, list[DecodeError | Loss]]:
         if lost is not None and options.on_error == "raise":
             raise lost
         try:
@@ -154,7 +163,7 @@ class _Conversion:
 
     def __init__(self, logs: list[Log], options: argparse.Namespace, output: Output) -> None:
         self.records = 0
-        self.errors: list[DecodeError] = []
+        self.errors: list[DecodeError | Loss] = []
         self._logs = logs
         self._options = options
         self._progress = Progress(output, "converting")
@@ -184,8 +193,8 @@ class _Conversion:
                 share = (reached - first) / span if span else 0.0
                 self._progress(int(behind + share * log.size_in_bytes), total)
             behind += log.size_in_bytes
-            if chunks.error is not None:
-                self.errors.append(chunks.error)
+            if skipped := skipped_data(chunks):
+                self.errors += skipped
             elif end is None and (error := lost_batch(log)) is not None:
                 if self._options.on_error == "raise":
                     raise error

@@ -167,11 +167,15 @@ def _partition_rows(directory: LogDirectory) -> Iterator[list[Any]]:
     ids = directory.topic_ids
     for topic, partitions in directory.topics.items():
         for partition in partitions:
-            log = directory[topic, partition]
             place: Any = (topic, partition)
+            try:
+                log = directory[topic, partition]
+                segments = [len(log.segments), log.size_in_bytes]
+                offsets = [log.segments[0].base_offset, log.segments[-1].base_offset]
+            except FileNotFoundError:  # it has no segment yet, or the broker has deleted it
+                segments, offsets = [0, 0], [None, None]
             yield [
-                *(topic, partition, ids.get(topic), len(log.segments), log.size_in_bytes),
-                *(log.segments[0].base_offset, log.segments[-1].base_offset),
+                *(topic, partition, ids.get(topic), *segments, *offsets),
                 *(starts.get(place), points.get(place), marks.get(place)),
             ]
 

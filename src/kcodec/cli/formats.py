@@ -144,16 +144,24 @@ class Offsets:
     start_timestamp: int | None = None
     end_timestamp: int | None = None
 
+    @property
+    def has_begin(self) -> bool:
+        """Whether the options select where to begin."""
+        return self.from_end or (self.start, self.last, self.start_timestamp) != (None, None, None)
+
 
 def offsets_of(given: list[str]) -> Offsets:
-    """Return the offsets for beginning, end, N, -N, s@TIME and e@TIME. The last one of each kind counts. Raise
+    """Return the offsets for beginning, end, N, -N, s@TIME and e@TIME. The last begin and the last end count. Raise
     UsageError for anything else."""
     found: dict[str, int | bool | None] = {}
+    beginning: dict[str, int | bool | None] = {"start": None, "last": None, "from_end": False, "start_timestamp": None}
     for text in given:
         if text in PLACES:
-            found |= {"start": None, "last": None, "from_end": text == "end"}
-        elif text[:2] in ("s@", "e@"):
-            found["start_timestamp" if text[0] == "s" else "end_timestamp"] = timestamp_of(text[2:])
+            found |= beginning | {"from_end": text == "end"}
+        elif text[:2] == "s@":
+            found |= beginning | {"start_timestamp": timestamp_of(text[2:])}
+        elif text[:2] == "e@":
+            found["end_timestamp"] = timestamp_of(text[2:])
         else:
             try:
                 number = int(text)
@@ -162,14 +170,13 @@ def offsets_of(given: list[str]) -> Offsets:
                     f"unknown offset {text!r}; possible: beginning, end, 100, -100 (100 offsets before the end), "
                     "s@TIME and e@TIME with milliseconds or a date such as 2026-11-21T09:30"
                 ) from None
-            found |= {"start": number, "last": None} if number >= 0 else {"last": -number, "start": None}
-            found["from_end"] = False
+            found |= beginning | ({"last": -number} if text.startswith("-") else {"start": number})
     return Offsets(**found)  # type: ignore[arg-type]
 
 
 def timestamp_of(text: str) -> int:
     """Return the timestamp of a number of milliseconds, or of a date in ISO 8601 (in UTC if it has no zone)."""
-    if text.lstrip("-").isdecimal():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     try:
         date = datetime.datetime.fromisoformat(text)

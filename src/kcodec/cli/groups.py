@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results, refuse_names
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser
 from kcodec.cli.render import Cell, attributes, counted, time_text, write_items, write_rows
@@ -63,6 +63,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    refuse_names(options.groups, "list", "to show one group, use kcodec groups describe")
     found, status = partial_results(lambda: admin.list_groups(states=options.state, types=options.type), output)
     rows = ((one.group_id, one.type, one.state, one.protocol_type) for one in found.values())
     write_rows(output, ("group", "type", "state", "protocol_type"), rows, as_json=options.json)

@@ -9,7 +9,8 @@ import kcodec
 from kcodec.cli.formats import Offsets
 from kcodec.cli.parser import CommandError, nearest
 from kcodec.errors import DecodeError
-from kcodec.log import Log, LogDirectory
+from kcodec.log import Chunks, Log, LogDirectory
+from kcodec.log.salvage import Loss
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 
@@ -68,6 +69,16 @@ def lost_batch(log: Log) -> DecodeError | None:
     return DecodeError(f"{tail.reason}; its records are left out", position=tail.position, path=log.segments[-1].path)
 
 
+def skipped_data(chunks: Chunks) -> list[DecodeError | Loss]:
+    """Return what to report of the corruption that was skipped, or that ended the reading: the first error, and the
+    further losses."""
+    error = chunks.error
+    if error is None:
+        return []
+    place = error.path, error.position
+    return [error, *(loss for loss in chunks.losses if (loss.path, loss.position) != place)]
+
+
 def _named(path: str, topic: str | None, partition: int | None) -> Log:
     """Return a log with the given topic and partition. Raise CommandError if its path names others."""
     opened = kcodec.open(path, topic=topic, partition=partition)
@@ -83,15 +94,16 @@ def _named(path: str, topic: str | None, partition: int | None) -> Log:
     )
 
 
-def range_of(log: Log, offsets: Offsets, isolation_level: str) -> tuple[int | None, int | None]:
+def range_of(
+    log: Log, offsets: Offsets, isolation_level: str, on_error: str = "raise"
+) -> tuple[int | None, int | None]:
     """Return the range [start, end) that the -o options select in this log. None stands for the bounds of the log."""
     start, end = offsets.start, None
     if offsets.from_end or offsets.last is not None:
-        limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
-        start = max(log.log_start_offset, limit - (offsets.last or 0))
+        start = max(log.log_start_offset, log.end_offset(isolation_level, on_error) - (offsets.last or 0))
     if offsets.start_timestamp is not None:
-        found = log.offset_for_timestamp(offsets.start_timestamp)
-        start = log.log_end_offset if found is None else found
+        found = log.offset_for_timestamp(offsets.start_timestamp, on_error=on_error)
+        start = log.end_offset(on_error=on_error) if found is None else found
     if offsets.end_timestamp is not None:
-        end = log.offset_for_timestamp(offsets.end_timestamp)
+        end = log.offset_for_timestamp(offsets.end_timestamp, on_error=on_error)
     return start, end

@@ -8,13 +8,12 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
-from kcodec.cli.parser import CommandError, Example, Parser, UsageError
+from kcodec.cli.parser import CommandError, Example, Parser, UsageError, text_of_file
 from kcodec.cli.render import now_ms, write_rows, write_table
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
@@ -174,10 +173,11 @@ def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
     if not changes:
         raise CommandError(f"group {group_id!r} has no committed offsets: name the topics")
     _write_changes(changes, options, group_id, output)
-    _warn_of_members(admin, group_id, output)
+    is_new = not _is_group(admin, group_id, output)
     if not options.execute:
         output.flush()
-        output.say("nothing was changed; --execute makes the changes")
+        creates = f", and creates the group {group_id!r}, which does not exist" if is_new else ""
+        output.say(f"nothing was changed; --execute makes the changes{creates}")
         return ExitStatus.OK
     wanted = {change.partition: OffsetAndMetadata(change.offset) for change in changes}
     done, status = partial_results(lambda: admin.alter_group_offsets(group_id, wanted), output)
@@ -190,7 +190,7 @@ def _changes(admin: Admin, options: argparse.Namespace, group_id: str, topics: l
     """Return the changes to make. Offsets outside of the log are moved to its nearer end, as Kafka's tool does."""
     known = admin.list_group_offsets(group_id)
     given = _of_file(options.from_file) if options.from_file is not None else {}
-    places = list(given) or (_places(admin, topics) if topics else sorted(known))
+    places = list(given) or (list(dict.fromkeys(_places(admin, topics))) if topics else sorted(known))
     if not places:
         return []
     committed = {place: found.offset for place, found in known.items() if found is not None}
@@ -230,7 +230,7 @@ def _wanted(
 def _of_file(path: str) -> dict[TopicPartition, int]:
     """Return the offsets of a file with lines topic,partition,offset, as `--csv` and Kafka's --export write them."""
     found = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(text_of_file(path).splitlines(), 1):
         parts = [part.strip().strip('"') for part in line.split(",")]
         if not line.strip():
             continue
@@ -259,8 +259,8 @@ def _write_changes(changes: list[Change], options: argparse.Namespace, group_id:
         )
 
 
-def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
-    """Warn that the offsets of a group with members cannot be set."""
+def _is_group(admin: Admin, group_id: str, output: Output) -> bool:
+    """Return whether a group exists. Warn that the offsets of a group with members cannot be set."""
     from kcodec.errors import BrokerError
 
     try:
@@ -268,7 +268,7 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
     except BrokerError as error:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
-        return
+        return False
     if group.members:
         who = shlex.quote(group_id)
         output.flush()
@@ -278,6 +278,7 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
             f"kcodec: group {group_id!r} has {members} to be stopped before its offsets can be set "
             f"(kcodec groups describe --members {who})"
         )
+    return group.state != "Dead"  # older brokers describe a group that does not exist
 
 
 # Delete

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import sys
 import time
 from enum import IntEnum
@@ -29,6 +30,14 @@ class ExitStatus(IntEnum):
     ERROR = 2  # a wrong call, or a file that cannot be read at all
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+
+
+def text_of(error: Exception) -> str:
+    """Return an error and its notes as one line. For an OSError of the system, return the file and the reason."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    return "; ".join([text, *(" ".join(note.split()) for note in getattr(error, "__notes__", ()))])
 
 
 class Output:
@@ -82,7 +91,10 @@ class Output:
         sys.stdout.flush()
         descriptor = sys.stdout.fileno()
         while view.nbytes:
-            view = view[os.write(descriptor, view) :]
+            try:
+                view = view[os.write(descriptor, view) :]
+            except BlockingIOError:  # another program that has the same terminal or pipe has set O_NONBLOCK
+                select.select([], [descriptor], [])
 
     def abandon(self) -> None:
         """Drop the collected data, because the reader of stdout has closed it."""

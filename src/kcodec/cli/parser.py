@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kcodec.cli.output import Output
@@ -113,6 +114,15 @@ class Parser(argparse.ArgumentParser):
 def _end_of_options(arguments: Sequence[str]) -> int:
     """Return where ``--`` ends the options."""
     return list(arguments).index("--") if "--" in arguments else len(arguments)
+
+
+def text_of_file(path: str) -> str:
+    """Return the text of a file. Raise CommandError, with its name, if it is not UTF-8."""
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
 
 
 def standard_input(remedy: str) -> TextIO:

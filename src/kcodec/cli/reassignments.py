@@ -26,12 +26,11 @@ def brokers(text: str) -> list[int]:
 
 def list_moves(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     """Print the partitions that are moving."""
-    chosen = None if not options.topics else set(options.topics)
-    found = admin.list_partition_reassignments()
+    chosen = _chosen(options.topics)
+    found = admin.list_partition_reassignments(list(_replicas(admin, options.topics)) if chosen else None)
     rows = (
         [*partition, *(_shown(ids, options) for ids in (move.target, move.adding_replicas, move.removing_replicas))]
         for partition, move in sorted(found.items())
-        if chosen is None or partition.topic in chosen
     )
     write_rows(output, ("topic", "partition", "target", "adding", "removing"), rows, as_json=options.json)
     return ExitStatus.OK
@@ -78,6 +77,20 @@ def reassign(admin: Admin, options: argparse.Namespace, output: Output) -> ExitS
     return status
 
 
+def _chosen(names: list[str]) -> dict[str, set[int] | None]:
+    """Return the partitions of each topic that TOPIC or TOPIC:PARTITION,... names; None for all of them. A topic can be
+    named several times."""
+    chosen: dict[str, set[int] | None] = {}
+    for name in names:
+        topic, colon, numbers = name.partition(":")
+        if colon and not all(number.isdecimal() for number in numbers.split(",")):
+            raise CommandError(f"{name!r}: expected TOPIC:PARTITION,... with numbers, such as orders:0,2")
+        before = chosen.get(topic, set())
+        here = {int(number) for number in numbers.split(",")} if colon else None
+        chosen[topic] = None if before is None or here is None else before | here
+    return chosen
+
+
 def _origin(move: Any) -> tuple[int, ...]:
     return tuple(broker for broker in move.replicas if broker not in move.adding_replicas)
 
@@ -86,12 +99,7 @@ def _replicas(admin: Admin, names: list[str]) -> dict[TopicPartition, tuple[int,
     """Return the brokers of each partition that TOPIC or TOPIC:PARTITION,... names."""
     from kcodec import TopicPartition
 
-    chosen: dict[str, set[int] | None] = {}
-    for name in names:
-        topic, colon, numbers = name.partition(":")
-        if colon and not all(number.isdecimal() for number in numbers.split(",")):
-            raise CommandError(f"{name!r}: expected TOPIC:PARTITION,... with numbers, such as orders:0,2")
-        chosen[topic] = {int(number) for number in numbers.split(",")} if colon else None
+    chosen = _chosen(names)
     found = {}
     for topic, described in admin.describe_topics(chosen).items():
         wanted = chosen[topic]

@@ -191,7 +191,10 @@ class Plan:
 
 def plan_of(options: argparse.Namespace, output: Output) -> Plan:
     """Read every source to its end. Raise DecodeError for corruption, unless it is skipped."""
-    renamed = dict(options.map)
+    renamed: dict[str, str] = {}
+    for old, new in options.map:
+        if renamed.setdefault(old, new) != new:
+            raise UsageError(f"--map {old}=...: the topic {old} has two targets, {renamed[old]} and {new}; pass one")
     plan = Plan(options.name or _name_of(options.files))
     for log in _logs(options, output):
         assert log.topic is not None
@@ -226,17 +229,20 @@ def _name_of(files: list[str]) -> str:
 def _logs(options: argparse.Namespace, output: Output) -> Iterator[Log]:
     found: list[Log] = []
     internal: set[str] = set()
+    known: set[str] = set()
     for file in options.files:
         opened = kcodec.open(file)
         if isinstance(opened, LogDirectory):
             internal.update(name for name in opened.topics if name in INTERNAL_TOPICS)
             topics = [name for name in opened.topics if name not in INTERNAL_TOPICS]
-            found += [opened[name, number] for name in topics for number in opened.topics[name]]
+            known.update(topics)
+            wanted = [name for name in topics if not options.topic or name in options.topic]
+            found += [opened[name, number] for name in wanted for number in opened.topics[name]]
         elif opened.topic is None or opened.partition is None:
             raise CommandError(f"{file}: the name must contain topic and partition, such as orders-0")
         else:
+            known.add(opened.topic)
             found.append(opened)
-    known = {log.topic or "" for log in found}
     for name in options.topic:
         if name in internal and name not in known:
             raise CommandError(f"{name} is an internal topic of Kafka, which is not restored")

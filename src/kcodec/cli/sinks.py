@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +87,7 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
             "replaced; to write records to a pipe, use `kcodec cat`"
         )
     path = _resolved(path)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     folder = path.parent
     if not folder.is_dir():
         raise CommandError(f"{path}: the directory {folder} does not exist")
@@ -93,6 +95,8 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
     try:  # from here on: an interrupt can come between the call that makes the file and the next line
         # As open() makes files, with the permissions that the umask leaves.
         with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
+            if mode is not None and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)  # the data stays as private as the file that it replaces
             yield file
             os.fsync(file.fileno())  # after the rename the bytes cannot be lost any more, nor the name
         scratch.replace(path)  # after the file was closed: Windows renames no open file

@@ -12,7 +12,7 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, needs_names
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, refuse_names
 from kcodec.cli.offsets import duration
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, Example, Parser
@@ -83,6 +83,7 @@ def _row(one: DelegationToken, options: argparse.Namespace) -> list[Any]:
 
 
 def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    refuse_names(options.names, "create", "to create a token for another user, pass --owner")
     made = admin.create_delegation_token(
         owner=None if options.owner is None else _principal(options.owner),
         renewers=[_principal(name) for name in options.renewer],

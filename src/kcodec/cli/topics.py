@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.brokers import add_broker_options, make_admin, name_and_value, needs_names, partial_results
 from kcodec.cli.output import ExitStatus, Output
-from kcodec.cli.parser import Example, Parser
+from kcodec.cli.parser import CommandError, Example, Parser
 from kcodec.cli.reassignments import brokers, list_moves, reassign
 from kcodec.cli.render import Cell, attributes, counted, json_line, write_items, write_rows, write_table
 
 if TYPE_CHECKING:
-    from kcodec.admin.values import PartitionDescription, TopicDescription
+    from kcodec.admin.values import ConfigResource, PartitionDescription, TopicDescription
     from kcodec.client import Admin
 
 DESCRIPTION = (
@@ -70,14 +71,20 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    found = admin.list_topics(include_internal=options.internal).values()
+    known = admin.list_topics(include_internal=options.internal or bool(options.topics))
+    missing = [name for name in options.topics if name not in known]
+    found = [known[name] for name in dict.fromkeys(options.topics or known) if name in known]
     if options.json:
         for one in found:
             fields = {"topic": one.name, "partitions": one.num_partitions, "is_internal": one.is_internal}
             output.write(json_line({**fields, "topic_id": None if one.topic_id is None else str(one.topic_id)}))
     else:
         write_table(output, ("topic", "partitions"), ([one.name, one.num_partitions] for one in found))
-    return ExitStatus.OK
+    output.flush()
+    for name in missing:
+        near = difflib.get_close_matches(name, known, n=1)
+        output.say(f"kcodec: unknown topic {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return ExitStatus.ERROR if missing else ExitStatus.OK
 
 
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -145,7 +152,12 @@ def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
     needs_names(options.topics, "a TOPIC", "config", options.bootstrap_server)
     resources = [ConfigResource.topic(name) for name in options.topics]
+    for name, _value in options.set:
+        if name in options.unset:
+            raise CommandError(f"{name}: --set and --unset exclude each other")
     changes: dict[str, str | None] = {**dict(options.set), **dict.fromkeys(options.unset)}
+    if options.unset:
+        _check_known(admin, resources, options.unset)
     if changes:
         changed, status = partial_results(
             lambda: admin.alter_configs(dict.fromkeys(resources, changes), validate_only=options.validate_only), output
@@ -162,6 +174,24 @@ def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
     )
     write_rows(output, ("topic", "name", "value", "source"), rows, as_json=options.json)
     return status
+
+
+def _check_known(admin: Admin, resources: list[ConfigResource], names: list[str]) -> None:
+    """Raise CommandError for a setting that topics do not have, because brokers accept its removal."""
+    from kcodec.errors import AdminError, BrokerError
+
+    try:
+        described = admin.describe_configs(resources)
+    except AdminError as error:
+        described = error.results
+    except BrokerError:
+        return  # the change reports it
+    for entries in described.values():
+        for name in names:
+            if name not in entries:
+                near = difflib.get_close_matches(name, entries, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise CommandError(f"--unset {name}: topics have no setting of this name{hint}")
 
 
 ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import kcodec
 from kcodec.cli import txn_broker
 from kcodec.cli.brokers import add_broker_options, refuse_broker_options
 from kcodec.cli.formats import timestamp_of
-from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.output import ExitStatus, Output, text_of
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
 from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, write_items
 from kcodec.cli.timeline import draw
@@ -93,17 +94,37 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
             raise UsageError(f"argument --state: invalid choice: {state!r}{nearest(state, STATES)}")
     if options.svg is not None:
         return _write_svg(options, output)
-    if options.action == "timeline":
-        for number, (log, _) in enumerate(_logs(options.names)):
-            output.write(b"\n" if number else b"")
+    return _draw(options, output) if options.action == "timeline" else _list(options, output)
+
+
+def _draw(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Draw the transactions of every log."""
+    problems: list[Exception] = []
+    for number, (log, directory) in enumerate(_logs(options.names, problems)):
+        output.write(b"\n" if number else b"")
+        try:
             draw(log, TEXT_WIDTH if options.width is None else options.width, output)
-        return ExitStatus.OK
-    return _list(options, output)
+        except (FileNotFoundError, DecodeError) as error:  # a BrokenPipeError is about the output
+            if directory is None:
+                raise
+            problems.append(error)
+    return _reported(problems, output)
+
+
+def _reported(problems: list[Exception], output: Output) -> ExitStatus:
+    """Report the partitions that could not be read."""
+    output.flush()
+    for problem in problems:
+        output.say(f"kcodec: {text_of(problem)}")
+    return ExitStatus.FINDINGS if problems else ExitStatus.OK
 
 
 def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Write the picture of the named partition to the file of --svg."""
-    logs = [log for log, _ in _logs(options.names)]
+    problems: list[Exception] = []
+    logs = [log for log, _ in _logs(options.names, problems)]
+    if problems:
+        raise problems[0]
     if len(logs) != 1:
         raise UsageError(f"--svg takes one partition, got {len(logs)}; name a partition directory")
     width = SVG_WIDTH if options.width is None else options.width
@@ -118,39 +139,50 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _logs(files: list[str]) -> Iterator[tuple[Log, LogDirectory | None]]:
-    """Yield each log, and the log directory that it is part of, if one was named."""
+def _logs(files: list[str], problems: list[Exception]) -> Iterator[tuple[Log, LogDirectory | None]]:
+    """Yield each log, and the log directory that it is part of, if one was named. Add the errors of partitions of a log
+    directory that cannot be opened to `problems`."""
     for file in files:
         opened = kcodec.open(file)
-        if isinstance(opened, LogDirectory):
-            yield from ((log, opened) for log in opened.values())
-        else:
+        if not isinstance(opened, LogDirectory):
             yield opened, None
+            continue
+        for name in opened:
+            try:
+                log = opened[name]
+            except (OSError, DecodeError) as error:
+                problems.append(error)
+                continue
+            yield log, opened
 
 
 def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
     now = now_ms() if options.now is None else timestamp_of(options.now)
     blocking: list[PartitionTransaction] = []
-    problems: list[DecodeError] = []
+    problems: list[Exception] = []
     sinks: dict[str, SinkBatch] = {}
     listed: set[str | None] = set()
 
     def found() -> Iterator[PartitionTransaction]:
         """Yield the requested transactions. If a partition cannot be read, skip it and keep its error."""
         states = tuple(options.state) if options.state else None
-        known: dict[str, list[TransactionState]] = {}
-        for log, directory in _logs(options.names):
+        known: dict[str, _Coordinators] = {}
+        for log, directory in _logs(options.names, problems):
             if directory is not None and directory.path not in known:
-                known[directory.path] = list(directory.transaction_states(on_error="stop").values())
+                known[directory.path] = _Coordinators.of(directory, problems)
                 sinks.update(sinks_of_directory(directory))
-            noted = [] if directory is None else known[directory.path]
+            coordinators = _Coordinators() if directory is None else known[directory.path]
             try:
-                for one in partition_transactions(log, noted, states):
+                for one in coordinators.transactions(log, states):
                     if one.holds_last_stable_offset or one.is_hanging:
                         blocking.append(one)
                     listed.add(one.transactional_id)
                     yield one
             except DecodeError as error:
+                problems.append(error)
+            except OSError as error:
+                if directory is None:
+                    raise
                 problems.append(error)
 
     write_items(output, found(), COLUMNS, partial(_row, now), partial(_fields, now, sinks), as_json=options.json)
@@ -159,9 +191,55 @@ def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
         say_sinks((sink for name, sink in sinks.items() if name in listed), output)
     for one in blocking:
         output.say(_advice(one, now))
-    for problem in problems:
-        output.say(f"kcodec: {problem}")
-    return ExitStatus.FINDINGS if problems else ExitStatus.OK
+    is_hanging = any(one.is_hanging for one in blocking)
+    return max(_reported(problems, output), ExitStatus.FINDINGS if is_hanging else ExitStatus.OK)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Coordinators:
+    """What the coordinators have recorded in a log directory.
+
+    directory:   The log directory; None for a partition alone.
+    is_complete: Whether all of their records could be read. Otherwise, a transaction that seems to hang may be in a
+                 record that is lost.
+    """
+
+    directory: LogDirectory | None = None
+    states: tuple[TransactionState, ...] = ()
+    is_complete: bool = True
+
+    @classmethod
+    def of(cls, directory: LogDirectory, problems: list[Exception]) -> _Coordinators:
+        """Read the records. If a batch is corrupt, skip it and add the error to `problems`."""
+        try:
+            return cls(directory, tuple(directory.transaction_states().values()))
+        except DecodeError as error:
+            problems.append(error)
+            states = tuple(directory.transaction_states(on_error="skip").values())
+            return cls(directory, states, is_complete=False)
+
+    def transactions(self, log: Log, states: tuple[str, ...] | None) -> list[PartitionTransaction]:
+        """Return the transactions of a log in these states."""
+        found = partition_transactions(log, self.states, states)
+        if not any(one.is_hanging for one in found):
+            return found
+        hanging = self._still_hanging(log) if self.is_complete else set()
+        unproven = False if self.is_complete else None
+        return [
+            one
+            if not one.is_hanging or one.transaction.first_offset in hanging
+            else dataclasses.replace(one, is_hanging=unproven)
+            for one in found
+        ]
+
+    def _still_hanging(self, log: Log) -> set[int | None]:
+        """Return the first offsets of the transactions that also hang according to records that are read now.
+
+        A running broker may have begun a transaction after the records were read, and may have ended it since.
+        """
+        assert self.directory is not None
+        states = self.directory.transaction_states(on_error="stop").values()
+        return {one.transaction.first_offset for one in partition_transactions(log, states) if one.is_hanging}
 
 
 def _place(one: PartitionTransaction) -> str | None:

@@ -7,13 +7,12 @@ import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import make_admin, needs_names, partial_results, say_errors
+from kcodec.cli.brokers import make_admin, needs_names, partial_results, refuse_names, say_errors
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
-from kcodec.cli.parser import CommandError, UsageError, nearest, standard_input
+from kcodec.cli.parser import CommandError, UsageError, nearest, standard_input, text_of_file
 from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, time_text, write_items
 from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of
 from kcodec.offsets import TopicPartition
@@ -95,6 +94,7 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
     from kcodec.admin.transactions import TRANSACTION_STATES, by_transactional_id
     from kcodec.errors import AdminError
 
+    refuse_names(options.names, "list", "to show one transactional id, use kcodec txn describe")
     for state in options.state or ():
         if state not in TRANSACTION_STATES:
             raise UsageError(f"unknown state {state!r}{nearest(state, TRANSACTION_STATES)}")
@@ -166,6 +166,7 @@ def _transaction_row(now: int, one: TransactionDescription) -> list[Any]:
 
 
 def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    refuse_names(options.names, "find-hanging", "to search one topic, pass -t TOPIC")
     if options.partition is not None and options.topic is None:
         raise UsageError("--partition needs --topic")
     longest = options.max_transaction_timeout
@@ -225,6 +226,12 @@ def _hanging_row(one: HangingTransaction) -> list[Any]:
 def _abort(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     if options.topic is None and options.partition is None:
         needs_names(options.names, "a transactional ID, or --topic, --partition and --start-offset", "abort")
+        for name in ("start_offset", "producer_id", "producer_epoch", "coordinator_epoch"):
+            if getattr(options, name) is not None:
+                raise UsageError(
+                    f"abort: --{name.replace('_', '-')} needs --topic and --partition; omit it to abort the "
+                    f"transaction of {options.names[0]!r}"
+                )
         return _abort_ids(admin, options, output)
     if options.names:
         raise UsageError("abort: transactional IDs exclude --topic and --partition; pass one or the other")
@@ -297,6 +304,7 @@ def _why_not(admin: Admin, place: TopicPartition, producer: ProducerState, optio
 
 
 def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    refuse_names(options.names, "strays", "to show one transactional id, use kcodec txn describe")
     handles = None if options.handles is None else dict(_handles(options.handles))
     found = admin.find_abandoned_transactions(
         transactional_ids=handles, idle_ms=int(options.idle * 1000), now=_now(options)
@@ -325,7 +333,7 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
     if path == "-":
         text = standard_input("redirect a file to it, or name a file with --handles").read()
     else:
-        text = Path(path).read_text(encoding="utf-8")
+        text = text_of_file(path)
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kcodec.client.java_classes import CLASSES, of_classes
-from kcodec.java_properties import read_properties
+from kcodec.java_properties import read_properties, text_of_properties
 from kcodec.network.option_names import meant_by
 from kcodec.network.options import ClientConfig
 from kcodec.options import OptionSet, counterparts, declaration
@@ -283,6 +283,6 @@ def _remedy_of(owner: str | None, where: str) -> str:
 
 
 def properties_of_file(path: str | PathLike[str]) -> dict[str, str]:
-    """Return the properties of a file in the format of java.util.Properties, with the encoding UTF-8. If several
+    """Return the properties of a file in the format of java.util.Properties, in UTF-8 or ISO 8859-1. If several
     properties have the same name, the last one is used. Raise OSError if the file cannot be read."""
-    return {one.name: one.value for one in read_properties(Path(path).read_text(encoding="utf-8"))}
+    return {one.name: one.value for one in read_properties(text_of_properties(Path(path).read_bytes()))}

@@ -172,7 +172,7 @@ class Chunks(Iterator[DecodedRecords]):
     """An iterator over chunks, DecodedRecords of at most max_rows rows and about 32 MB.
 
     verdict: The outcome of transactions. options: As in ``Log.to_arrow``. walk_error: The corruption before which the
-    ranges end, with on_error="stop".
+    ranges end, with on_error="stop". tail_loss: The torn tail before which the ranges end, with on_error="skip".
 
     With several threads ranges are read in parallel and returned in order. The records before a corrupt batch are
     returned before its error is raised. Files and threads are released at the end, by close(), and when the iterator is
@@ -187,6 +187,7 @@ class Chunks(Iterator[DecodedRecords]):
         *,
         threads: int = 1,
         walk_error: DecodeError | None = None,
+        tail_loss: Loss | None = None,
     ) -> None:
         self._reading: ChunkReader = SequentialReader(ranges, verdict, options)
         if threads > 1:
@@ -194,6 +195,7 @@ class Chunks(Iterator[DecodedRecords]):
 
             self._reading = ParallelReader(ranges, verdict, options, threads)
         self._walk_error = walk_error
+        self._tail_loss = tail_loss
         self._is_read = False
         # The generator has no reference to this object, so dropping the object ends the reading immediately.
         self._chunks = self._reading.chunks()
@@ -203,7 +205,7 @@ class Chunks(Iterator[DecodedRecords]):
         """Return the chunks of a ChunkReader."""
         chunks = cls.__new__(cls)
         chunks._reading = reading
-        chunks._walk_error, chunks._is_read = None, False
+        chunks._walk_error, chunks._tail_loss, chunks._is_read = None, None, False
         chunks._chunks = reading.chunks()
         return chunks
 
@@ -227,7 +229,8 @@ class Chunks(Iterator[DecodedRecords]):
     @property
     def losses(self) -> tuple[Loss, ...]:
         """The losses so far with on_error="skip", in order: positions and offsets of skipped bytes."""
-        return tuple(self._reading.losses)
+        tail = [] if self._tail_loss is None or not self._is_read else [self._tail_loss]
+        return (*self._reading.losses, *tail)
 
     def close(self) -> None:
         """Stop reading, and release files and threads."""
@@ -258,6 +261,7 @@ class SequentialReader:
         self._options = options
         start = verdict.log_start_offset
         self._position = start if options.start_offset is None else max(start, options.start_offset)
+        self._requested = self._position
         self._last_offset = LOWEST_OFFSET
 
     @property
@@ -458,6 +462,12 @@ class SequentialReader:
             return end
         found = positions.behind(position, end, above)
         behind, offset = (end, byte_range.below_offset) if found is None else found
+        if found is None and end < file.size():
+            after = positions.offset_at(end, file.size())
+            offset = offset if after is None or after <= above else after
+        is_before = offset is not None and (offset < self._requested or offset == self._options.start_offset)
+        if is_before and offset is not None and above < offset:
+            return behind  # all offsets of the lost data are below the requested ones
         first = max(self._position, above + 1) if above > LOWEST_OFFSET else max(self._position, 0)
         is_tail = torn and found is None
         tail: Tail | None

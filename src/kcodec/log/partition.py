@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
@@ -24,10 +23,10 @@ from kcodec.log.chunks import (
     check_on_error,
 )
 from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
-from kcodec.log.salvage import ResumePositions
+from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
-from kcodec.log.segment import Segment, Tail, walk_headers
-from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segment
+from kcodec.log.segment import ZEROS, Segment, Tail, walk_headers
+from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.timestamps import warn_of_unit
@@ -143,6 +142,17 @@ class Log:
         """Offset where read_committed ends: the high watermark, or the first offset of an open transaction below it."""
         limit = self.verdict().limit
         return self.high_watermark if limit is None else limit
+
+    def end_offset(self, isolation_level: str = "read_uncommitted", on_error: str = "raise") -> int:
+        """Return the offset at which reading ends.
+
+        isolation_level: "read_uncommitted" returns the high watermark, "read_committed" the last stable offset.
+        on_error: "skip" returns the end of the data that can be read, "stop" the end of the data before corruption.
+        """
+        timeline, given = self._timeline(on_error), self._given_high_watermark
+        end = self._log_end_offset(timeline) if given is None else given
+        limit = self._verdict(isolation_level, timeline).limit
+        return end if limit is None else limit
 
     @property
     def tail(self) -> Tail | None:
@@ -359,17 +369,11 @@ class Log:
     def _read_parallel(self, threads: int, options: StreamOptions) -> Chunks:
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
         timeline = self._timeline(options.on_error)
-        ranges = []
-        for walked, following in zip(timeline.segments, [*self.segments[1:], None], strict=True):
-            if end is not None and (walked.segment.base_offset or 0) >= end:
-                break
-            splits = list(cut_segment(walked, self.storage.range_bytes, None))
-            for split in splits:
-                if split.next_offset > start and (end is None or split.first_offset < end):
-                    below = following.base_offset if following is not None and split is splits[-1] else None
-                    ranges.append(replace(split.byte_range, below_offset=below))
+        splits = cut_segments(timeline.segments, self.storage.range_bytes, None, start, end)
+        ranges = [split.byte_range for split in splits]
         verdict = self._verdict(options.isolation_level, timeline)
-        return Chunks(ranges, verdict, options, threads=threads, walk_error=_walk_error(timeline, options))
+        error, tail = _walk_error(timeline, options), _tail_loss(timeline, options)
+        return Chunks(ranges, verdict, options, threads=threads, walk_error=error, tail_loss=tail)
 
     def _follow(self, follow: FollowOptions, options: StreamOptions) -> Chunks:
         from kcodec.log.follow import follow_segments
@@ -377,11 +381,14 @@ class Log:
         return follow_segments(self.path, self.segments, options, follow, self.log_start_offset)
 
     def _read(self, options: StreamOptions) -> Chunks:
-        is_walked = options.isolation_level == "read_committed" or not self._check_crcs
+        # A corrupt base offset misleads the search for an offset.
+        is_searched = options.on_error == "skip" and options.start_offset is not None
+        is_walked = options.isolation_level == "read_committed" or not self._check_crcs or is_searched
         timeline = self._timeline(options.on_error) if is_walked else None
         ranges = list(self._byte_ranges(options, timeline))
         verdict = self._verdict(options.isolation_level, timeline)
-        return Chunks(ranges, verdict, options, walk_error=_walk_error(timeline, options))
+        error, tail = _walk_error(timeline, options), _tail_loss(timeline, options)
+        return Chunks(ranges, verdict, options, walk_error=error, tail_loss=tail)
 
     def _byte_ranges(self, options: StreamOptions, timeline: Timeline | None) -> Iterator[ByteRange]:
         """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
@@ -437,12 +444,7 @@ class Log:
         """
         max_bytes = checked_integer("max_bytes", max_bytes, 1)
         start = max(self.log_start_offset, start_offset or 0)
-        return [
-            split
-            for walked in self._timeline(on_error).segments
-            for split in cut_segment(walked, max_bytes, self._limits)
-            if split.next_offset > start and (end_offset is None or split.first_offset < end_offset)
-        ]
+        return list(cut_segments(self._timeline(on_error).segments, max_bytes, self._limits, start, end_offset))
 
     def _timeline(self, on_error: str = "raise") -> Timeline:
         check_on_error(on_error)
@@ -485,3 +487,15 @@ def _walk_error(timeline: Timeline | None, options: StreamOptions) -> DecodeErro
         return None
     end, walked = options.end_offset, timeline.next_offset
     return None if end is not None and walked is not None and end <= walked else timeline.error
+
+
+def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None:
+    """Return the loss of a torn tail before which a walk has ended; None if no requested offset can be in it."""
+    if timeline is None or options.on_error != "skip":
+        return None
+    walked, end = timeline.segments[-1], options.end_offset
+    next_offset, tail = timeline.next_offset or 0, walked.tail
+    if tail is None or tail.reason == ZEROS or (end is not None and end <= next_offset):
+        return None
+    first = max(next_offset, options.start_offset or 0)
+    return Loss(walked.segment.path, tail.position, tail.position + tail.remaining_bytes, first, None, tail.reason)

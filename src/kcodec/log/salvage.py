@@ -169,7 +169,7 @@ class ResumePositions:
         batch = self.intact(position, end)
         if batch is not None:
             behind = position + batch.size_in_bytes
-            return ResumePosition(behind, self._offset_at(behind, end)) if behind < end else None
+            return ResumePosition(behind, self.offset_at(behind, end)) if behind < end else None
         indexed = self.indexed(position, end)
         reached = self._by_lengths(position, end, above, indexed) or indexed
         return None if reached is None else ResumePosition(reached.position, stored_offset(reached))
@@ -255,7 +255,8 @@ class ResumePositions:
             position += found.size_in_bytes
         return True
 
-    def _offset_at(self, position: int, end: int) -> int | None:
+    def offset_at(self, position: int, end: int) -> int | None:
+        """Return the first offset of the batch at `position`; None if it is not intact."""
         batch = self.intact(position, end)
         return None if batch is None else stored_offset(batch)
 

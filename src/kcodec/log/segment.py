@@ -82,6 +82,8 @@ def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
 
 #: The reason of a tail begins with this if its batch is complete.
 WRONG_CRC = "the last batch has a wrong CRC"
+#: The reason of a tail without a batch, in a preallocated file.
+ZEROS = "zeros to the end of the file"
 
 
 class Tail(NamedTuple):
@@ -238,7 +240,7 @@ def tail_of_cut(file: SegmentFile, position: int, end: int, above: int, limits: 
         return None
     remaining = end - position
     if is_zeros(file, position, end):
-        return Tail(position, remaining, "zeros to the end of the file")
+        return Tail(position, remaining, ZEROS)
     rest = file.read(position, remaining)
     budget = SEARCH_BATCHES * limits.max_batch_bytes
     found = find_provable(rest[1:], above, limits, budget)
@@ -272,7 +274,7 @@ def tail_of_refused(
     if position is None:
         raise error
     if is_active and is_zeros(file, position, end):
-        return Tail(position, end - position, "zeros to the end of the file")
+        return Tail(position, end - position, ZEROS)
     try:
         batch = batch_at(file, position, end, limits)
     except DecodeError:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from kcodec.log.chunks import ByteRange, Chunks, StreamOptions
 from kcodec.log.salvage import ResumePositions
 from kcodec.log.segment import Segment, walk_headers
 from kcodec.log.storage import LOCAL, Storage
-from kcodec.log.timeline import RANGE_BYTES, Verdict, WalkedRange, WalkedSegment
+from kcodec.log.timeline import RANGE_BYTES, Verdict, WalkedRange, WalkedSegment, parts_reaching
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 # Below this size, the ranges of the walk are too large, and the headers are walked again.
@@ -29,6 +29,7 @@ class Split:
     max_timestamp: Largest timestamp of its batches in ms; -1 without batches.
     is_active:     Whether it belongs to the active segment, whose torn tail is left out.
     storage:       The storage of its path.
+    below_offset:  Begin of the next segment; None after the last one.
     """
 
     path: str
@@ -39,6 +40,7 @@ class Split:
     max_timestamp: int
     is_active: bool
     storage: Storage = field(default=LOCAL, repr=False)
+    below_offset: int | None = None
 
     @property
     def size_in_bytes(self) -> int:
@@ -49,38 +51,70 @@ class Split:
     def byte_range(self) -> ByteRange:
         """The range in the form for Chunks."""
         start, end = self.start_position, self.end_position
-        return ByteRange(self.path, start, end, self.first_offset, not self.is_active, self.storage)
+        rising = not self.is_active
+        return ByteRange(self.path, start, end, self.first_offset, rising, self.storage, self.below_offset)
 
 
-def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
-    """Yield one segment in ranges of at most max_bytes. A larger batch is a separate range.
+def cut_segments(
+    segments: Sequence[WalkedSegment],
+    max_bytes: int,
+    limits: DecodeLimits | None,
+    start_offset: int,
+    end_offset: int | None,
+) -> Iterator[Split]:
+    """Yield the segments of a log in ranges of at most max_bytes. A larger batch is a separate range. Leave out ranges
+    that are outside [start_offset, end_offset).
 
     limits: DecodeLimits for another walk over the headers, if max_bytes requires smaller ranges than those of the first
             walk.
     """
-    parts: Iterable[WalkedRange] = walked.parts
-    if limits is not None and max_bytes < FINE_BELOW:
-        parts = (fine for part in walked.parts for fine in _batches_of(walked.segment, part, limits))
+    for walked, following in zip(segments, [*segments[1:], None], strict=True):
+        below = None if following is None else following.segment.base_offset
+        if below is not None and below <= start_offset:
+            continue
+        if end_offset is not None and (walked.segment.base_offset or 0) >= end_offset:
+            return
+        for part in _joined(_parts(walked, max_bytes, limits, start_offset), max_bytes):
+            if end_offset is None or part.first_offset < end_offset:
+                segment = walked.segment
+                yield Split(segment.path, *part, segment.is_active, segment.storage, below)
+
+
+def _parts(
+    walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None, start_offset: int
+) -> Iterator[WalkedRange]:
+    parts = parts_reaching(walked.parts, start_offset)
+    if limits is None or max_bytes >= FINE_BELOW:
+        return parts
+    fine = (batch for part in parts for batch in _batches_of(walked.segment, part, limits))
+    return parts_reaching(fine, start_offset)
+
+
+def _joined(parts: Iterable[WalkedRange], max_bytes: int) -> Iterator[WalkedRange]:
+    """Join adjacent ranges up to max_bytes. Corruption is always joined with the range after it, because the batches
+    there show which base offsets are wrong."""
     joined: WalkedRange | None = None
+    is_corrupt = False  # whether the last part is
     for part in parts:
-        if joined is not None and part.end - joined.start <= max_bytes:
+        if (
+            joined is not None
+            and part.start == joined.end
+            and (is_corrupt or part.end - joined.start <= max_bytes or part.start == part.end)
+        ):
             latest = max(joined.max_timestamp, part.max_timestamp)
             joined = WalkedRange(joined.start, part.end, joined.first_offset, part.next_offset, latest)
-            continue
-        if joined is not None:
-            yield _split(walked.segment, joined)
-        joined = part
+        else:
+            if joined is not None:
+                yield joined
+            joined = part
+        is_corrupt = part.is_corrupt
     if joined is not None:
-        yield _split(walked.segment, joined)
-
-
-def _split(segment: Segment, part: WalkedRange) -> Split:
-    return Split(segment.path, *part, is_active=segment.is_active, storage=segment.storage)
+        yield joined
 
 
 def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> Iterator[WalkedRange]:
     """Yield the batches of a range. A range without a batch (corruption that was skipped) is yielded unchanged."""
-    if part.first_offset == part.next_offset:
+    if part.is_corrupt:
         yield part
         return
     position = part.first_offset

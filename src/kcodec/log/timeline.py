@@ -10,7 +10,7 @@ transaction, and of any whose marker is at or after the high watermark.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -24,12 +24,14 @@ from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LOWEST_OFFSET,
     WRONG_CRC,
+    ZEROS,
     Segment,
     Tail,
     batch_at,
     computed_crc,
     overlap,
     tail_at_end,
+    tail_of_cut,
     tail_of_refused,
 )
 from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
@@ -133,6 +135,11 @@ class WalkedRange(NamedTuple):
     next_offset: int
     max_timestamp: int
 
+    @property
+    def is_corrupt(self) -> bool:
+        """Whether the range contains no batch that a reader can return."""
+        return self.next_offset == self.first_offset
+
 
 @dataclass
 class WalkedSegment:
@@ -149,10 +156,25 @@ class WalkedSegment:
 
         If all ranges are below the offset, return the end of the last one.
         """
-        for part in self.parts:
-            if part.next_offset > offset or part.next_offset == part.first_offset:
-                return part.start, part.first_offset
-        return self.end, 0
+        part = next(parts_reaching(self.parts, offset), None)
+        return (self.end, 0) if part is None else (part.start, part.first_offset)
+
+
+def parts_reaching(parts: Iterable[WalkedRange], offset: int) -> Iterator[WalkedRange]:
+    """Yield the ranges of a segment that may contain `offset` or later offsets.
+
+    Corruption ends below the offset if the batches after it do. Its own offsets are unknown.
+    """
+    corrupt: list[WalkedRange] = []
+    for part in parts:
+        if part.is_corrupt:
+            corrupt.append(part)
+            continue
+        if part.next_offset > offset:
+            yield from corrupt
+            yield part
+        corrupt.clear()
+    yield from corrupt
 
 
 @dataclass
@@ -269,6 +291,10 @@ class _Walk:
                     position = self._feed(walked, window.data[: behind - position], position, behind)
                     if position == behind:
                         continue
+                if segment.is_active and positions.behind(position, end, self.above) is None:
+                    walked.tail = self._torn_tail(file, positions, position, end)
+                    if walked.tail is not None:
+                        break
                 position = self._lose(walked, positions, position, end, window.failure)
         return walked
 
@@ -304,6 +330,32 @@ class _Walk:
             self.lost.setdefault(producer_id, first_offset)
         return walked.end
 
+    def _torn_tail(self, file: SegmentFile, positions: ResumePositions, position: int, end: int) -> Tail | None:
+        """Return the torn tail that begins at a position of the active segment; None if the data there is corrupt."""
+        error = DecodeError("the bytes are not a valid batch", position=position, path=file.path)
+        try:
+            batch = batch_at(file, position, end, self.limits)
+        except DecodeError as failure:
+            error, is_cut = failure, False
+        else:
+            is_cut = batch is None
+        try:
+            if is_cut:
+                tail = tail_of_cut(file, position, end, self.above, self.limits)
+            else:
+                tail = tail_of_refused(file, error, end, self.above, self.limits, is_active=True)
+        except DecodeError:
+            return None
+        return None if tail is not None and tail.reason == ZEROS and positions.are_after(position) else tail
+
+    def note_cut(self, walked: WalkedSegment) -> None:
+        """Note that a closed segment was cut between two batches, so that a reader looks for the loss at its end."""
+        with walked.segment.open() as file:
+            end = file.size()
+            if ResumePositions(file, self.limits).are_after(end):
+                first = 0 if self.next_offset is None else self.next_offset
+                walked.parts.append(WalkedRange(end, end, first, first, -1))
+
     def lose_corrupt_starts(self, segments: Sequence[Segment]) -> None:
         """Remove open transactions that begin at a corrupt batch. They may not exist, so they must not block later
         records."""
@@ -324,7 +376,7 @@ class _Walk:
         self.scanner.max_timestamp = None
         part = WalkedRange(start, end, first, self.next_offset, latest)
         before = walked.parts[-1] if walked.parts else None
-        is_data = before is not None and before.next_offset > before.first_offset
+        is_data = before is not None and not before.is_corrupt
         if before is not None and is_data and before.end == start and end - before.start <= RANGE_BYTES:
             walked.parts.pop()
             part = WalkedRange(
@@ -394,6 +446,8 @@ def _salvaged(walk: _Walk, segments: Sequence[Segment], known_end: int | None) -
             walked.append(walk.segment(segment, known_end if segment.is_active else None))
         else:
             walked.append(walk.salvage(segment, below))
+        if not segment.is_active:
+            walk.note_cut(walked[-1])
     return walked
 
 
