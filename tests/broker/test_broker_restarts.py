@@ -56,6 +56,11 @@ def test_rules_and_wire_log_continue_after_a_restart() -> None:
             producer.send("t", b"v").result(20)
         assert (rule.hits, removed.hits) == (1, 0)
         assert len(log.requests("Produce")) == len(broker.wire_log.requests("Produce")) == 2
+        before = {one.connection_id for one in log.requests()}
+        broker.restart()
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("t", b"v").result(20)
+        assert log.requests()[-1].connection_id not in before
 
 
 def test_a_start_in_memory_allocates_other_ids() -> None:

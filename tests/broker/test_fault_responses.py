@@ -90,6 +90,14 @@ def test_metadata_with_an_error_has_the_brokers(version: int, is_listing_all: bo
     assert [broker.node_id for broker in response.brokers] == [1]
 
 
+def test_metadata_without_topics_has_no_error_of_topics() -> None:
+    client = CoreClient()
+    client.prepare()
+    client.core.faults.add("Metadata", error="LEADER_NOT_AVAILABLE")
+    response = client.ask(messages.MetadataRequest(topics=[]), 13)
+    assert ([broker.node_id for broker in response.brokers], response.error_code) == ([1], ErrorCode.NONE)
+
+
 @pytest.mark.parametrize(
     ("code", "is_whole"),
     [("OFFSET_OUT_OF_RANGE", False), ("NOT_LEADER_OR_FOLLOWER", False), ("FETCH_SESSION_ID_NOT_FOUND", True)],

@@ -345,6 +345,13 @@ def test_an_offset_beyond_the_end_is_reported(log: Path) -> None:
         assert run("cat", log, *options).err == ""
 
 
+def test_corruption_before_the_requested_offset_is_not_reported(corrupt: Path) -> None:
+    """A program that continues at its last offset would fail although nothing is missing."""
+    for offset in ("18", "19"):
+        ran = run("cat", corrupt, "-o", offset)
+        assert (ran.status, ran.out, ran.err) == (ExitStatus.OK, "", "")
+
+
 def test_the_last_place_to_begin_counts(log: Path) -> None:
     assert offsets(log, "-o", f"s@{BASE_TIMESTAMP + 7}", "-o", "108") == [108, 109]
     assert offsets(log, "-o", "108", "-o", f"s@{BASE_TIMESTAMP + 7}") == [107, 108, 109]

@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import confluent_kafka
@@ -20,6 +21,7 @@ import kcodec.compat.confluent as facade
 from kcodec import TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Consumer
+from kcodec.compat._confluent_producer import ReportingProducer
 
 SECONDS = 15.0
 
@@ -245,6 +247,40 @@ def test_a_commit_continues_after_a_timeout(broker: Broker, topic: str, producer
         assert flags_of(lambda: producer.commit_transaction(0.3)) == RETRIABLE
     producer.commit_transaction(SECONDS)
     assert committed(broker, topic) == [b"first", b"second"]
+
+
+def test_an_abort_continues_after_a_timeout(broker: Broker, topic: str, producer: Any) -> None:
+    """The abort waits for a record in flight. Its error required an abort, and programs that repeat a call while its
+    error is retriable ended."""
+    broker.faults.add("Produce", delay_ms=1500, count=1)
+    producer.produce(topic, b"second", partition=0)
+    producer.poll(0.2)  # the record is in flight
+    assert flags_of(lambda: producer.abort_transaction(0.3)) == RETRIABLE
+    producer.abort_transaction(SECONDS)
+    producer.begin_transaction()
+    producer.produce(topic, b"third", partition=0)
+    producer.commit_transaction(SECONDS)
+    assert committed(broker, topic) == [b"third"]
+
+
+@pytest.mark.parametrize("clients", [facade], ids=["kcodec"], indirect=True)
+def test_a_commit_without_a_timeout_continues_after_max_block(
+    broker: Broker, topic: str, producer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReportingProducer, "max_block", 0.3)
+    broker.faults.add("Produce", delay_ms=1000, count=1)
+    producer.produce(topic, b"second", partition=0)
+    assert flags_of(producer.commit_transaction) == RETRIABLE
+    monkeypatch.undo()
+    producer.commit_transaction()
+    assert committed(broker, topic) == [b"first", b"second"]
+
+
+def test_a_timeout_may_be_any_number(clients: Any, broker: Broker) -> None:
+    with clients.Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "any"}) as producer:
+        producer.init_transactions(Fraction(15))
+        producer.begin_transaction()
+        producer.commit_transaction(Fraction(15))
 
 
 def test_other_calls_wait_until_a_commit_is_repeated(broker: Broker, topic: str, producer: Any) -> None:

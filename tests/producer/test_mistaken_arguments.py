@@ -51,7 +51,7 @@ def test_a_transaction_call_names_its_wrong_timeout(kcodec_broker: Broker, timeo
             refused(name)
         producer.begin_transaction()
         refused("send_offsets_to_transaction", {}, "group")
-        for name in ("commit_transaction", "commit_transaction_async", "abort_transaction"):
+        for name in ("commit_transaction", "commit_transaction_async", "abort_transaction", "release"):
             refused(name)
         producer.commit_transaction()
 

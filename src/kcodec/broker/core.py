@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from struct import Struct
@@ -68,10 +69,11 @@ class Past(NamedTuple):
     clock: Clock | None = None
     rules: list[FaultRule] | None = None
     wire_log: WireLog | None = None
+    connection_ids: Iterator[int] | None = None
 
     def after(self, core: BrokerCore) -> Past:
         """Return what the start after this one gets."""
-        return Past(self.starts + 1, core.clock, core.faults.rules, core.wire_log)
+        return Past(self.starts + 1, core.clock, core.faults.rules, core.wire_log, core.connection_ids)
 
 
 class BrokerCore:
@@ -88,6 +90,8 @@ class BrokerCore:
         self.settings = settings
         self.clock = clock
         self._past = Past() if past is None else past
+        #: The numbers of connections in the wire log, which go on after a restart.
+        self.connection_ids = count(1) if self._past.connection_ids is None else self._past.connection_ids
         #: Where clients connect; the server adds them.
         self.listeners = [Listener()]
         #: What each connection waits for.

@@ -221,7 +221,7 @@ class Broker:
             raise
 
     def _run(self, started: Future[None]) -> None:
-        loop = asyncio.new_event_loop()
+        loop = asyncio.SelectorEventLoop()  # also on Windows, whose other loop cannot stop accepting
         try:
             with contextlib.ExitStack() as stack:
                 try:
@@ -286,11 +286,13 @@ class Broker:
 
         def stop() -> None:
             _SERVERS.discard(running.server)
-            running.server.close()
             try:
-                running.core.close(is_clean=is_clean)
+                running.server.close()
             finally:
-                running.loop.stop()
+                try:
+                    running.core.close(is_clean=is_clean)
+                finally:
+                    running.loop.stop()
 
         if os.getpid() == running.process_id:  # a fork leaves the broker to the process that started it
             running.loop.call_soon_threadsafe(stop)

@@ -148,7 +148,9 @@ class FaultInjector:
         if rule.is_partial or code not in _WHOLE_ERRORS.get(type(request), (code,)):
             others, chosen = without(one.named, self._faults.topic_of, rule.chooses)
         error = None if chosen is None else refused(chosen, one.context.api_version, code)
-        if error is None:  # the whole request, or an API without error codes of partitions
+        if chosen is None and code not in _WHOLE_ERRORS.get(type(request), (code,)):
+            handle(request, respond)  # it names no topic, and the response has this error code only for topics
+        elif error is None:  # the whole request, or an API without error codes of partitions
             respond(response_of(one.context, request, ApiError(code, "injected fault")))
         elif isinstance(request, messages.MetadataRequest):
             # As in Kafka, the response contains the brokers, even if each topic has an error.

@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any
 
 from kcodec.broker.api import CLOSE, SILENCE, ConnectionInfo, Listener
@@ -61,7 +60,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         host = f"/{peer[0]}" if peer else ""
-        number = next(self._server.connection_ids)
+        number = next(self._server.core.connection_ids)
         certificate = transport.get_extra_info("peercert") if self._server.core.authorizer is not None else None
         subject = distinguished_name(certificate) if certificate else None
         listener = self._info.listener.seen_from(transport.get_extra_info("sockname"))
@@ -205,7 +204,6 @@ class Server:
         #: Connections with requests that are not handled yet, the one that has had some for longest first.
         self._holding: dict[_Connection, None] = {}
         self._held_bytes = 0
-        self.connection_ids = count(1)
         self._most_connections = _most_connections(core.settings.max_connections)
         self._is_full = False
         self.is_closed = False

@@ -161,7 +161,10 @@ class _Cat:
     def _report_offset_beyond_end(self, offset: int, output: Output) -> None:
         """Report that no record was printed because the log ends before the offset of -o."""
         log = self._log
-        end = log.end_offset(on_error=self._options.on_error)
+        try:
+            end = log.end_offset(on_error=self._options.on_error)
+        except DecodeError:
+            return  # of data before the requested offset
         if offset > end:
             name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
             output.flush()

@@ -575,6 +575,7 @@ class Producer(ProducerBase):
         below transaction.version 2. After an error, the producer is not closed, and its transaction can only be
         aborted.
         """
+        check_seconds(timeout, "release")
         handle = self._run(self._manager().release(timeout))
         self.close()
         return handle

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kcodec.arguments import partitions_of
+from kcodec.arguments import check_seconds, partitions_of
 from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, abort_of, announced, limited_seconds
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow
@@ -179,6 +179,7 @@ class Transaction:
         from kcodec.transactions.offsets import check_group_metadata
 
         self._check_open(Event.SEND_OFFSETS)
+        check_seconds(timeout, "send_offsets")
         flow = self._manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout)
         self._producer._run(flow)
 

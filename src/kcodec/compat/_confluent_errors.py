@@ -164,7 +164,8 @@ def seconds(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     check_timeout(timeout)
-    return None if timeout < 0 else timeout
+    limit = float(timeout)
+    return None if limit < 0 else limit
 
 
 def check_timeout(timeout: Any) -> None:

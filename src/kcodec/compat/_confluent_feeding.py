@@ -45,8 +45,8 @@ class FeedingConsumer(KcodecConsumer):
     @contextmanager
     def several_requests(self) -> Iterator[None]:
         """Request records several times in this block. Automatic commits include the records only after the block."""
-        self._core.assignment.hold()
         try:
+            self._core.assignment.hold()
             yield
         finally:
             self._core.assignment.release()

@@ -86,6 +86,11 @@ class ReportingProducer(KcodecProducer):
         return self._manager().kept_error if self.transaction_state == "ABORTABLE_ERROR" else None
 
     @property
+    def max_block(self) -> float:
+        """The option max_block_ms, in seconds."""
+        return self._core.settings.max_block
+
+    @property
     def has_in_flight(self) -> bool:
         """Whether a batch is in flight."""
         queues = list(self._core.sender.responses.in_flight)
@@ -282,8 +287,8 @@ class ProducerMethods:
             raise _conflict("init_transactions() has failed; repeat it before any other call of transactions")
 
     def _refuse_unknown_outcome(self) -> None:
-        """Raise KafkaException after a commit without a response, because the transaction is not committed if the
-        program continues without a response."""
+        """Raise KafkaException after a commit without a response. Another call would abort the transaction if its
+        commit has not arrived."""
         if self._open().transaction_state == "UNKNOWN_OUTCOME":
             raise _conflict("commit_transaction() got no response; repeat it before any other call of transactions")
 
@@ -294,37 +299,43 @@ class ProducerMethods:
             raise reason.with_traceback(None)
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Flush, commit, and call the callbacks. Raise KafkaException if this fails. After a timeout, the error is
-        retriable, and the next call continues.
+        """Flush, commit, and call the callbacks. Raise KafkaException if this fails.
 
-        If the records are acknowledged, the request for the commit gets at least one second."""
+        If the records are not acknowledged in time, or if the commit gets no response, the error is retriable, and the
+        next call continues. If the commit could not be sent, the transaction must be aborted. After the flush, the
+        commit gets at least one second."""
         limit = seconds(timeout)
         with self._ending(), self._in_transaction():
             self._refuse_failed_start()
-            if limit is not None:
-                limit = self._flush_before_commit(limit)
+            limit = self._flush_before_commit(limit)
             try:
                 self._open().commit_transaction(limit)
             except errors.UnknownOutcomeError as error:
                 raise _retriable(KafkaError._TIMED_OUT, str(error)) from error
 
-    def _flush_before_commit(self, limit: float) -> float:
+    def _flush_before_commit(self, limit: float | None) -> float | None:
         """Wait until the records are acknowledged or have failed. Return the seconds for the commit. Raise
-        KafkaException after `limit` seconds; the transaction is then still open."""
-        deadline = time.monotonic() + limit
+        KafkaException after `limit` seconds, or after max_block_ms for None; the transaction is then still open."""
+        producer = self._open()
+        longest = producer.max_block if limit is None else limit
+        deadline = time.monotonic() + longest
         try:
-            self._open().flush(limit)
+            producer.flush(longest)
         except errors.DeliveryTimeoutError as error:
             raise _retriable(KafkaError._TIMED_OUT, str(error)) from error
-        return max(deadline - time.monotonic(), SHORTEST_COMMIT_SECONDS)
+        return None if limit is None else max(deadline - time.monotonic(), SHORTEST_COMMIT_SECONDS)
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Discard the records that are not sent, abort, and call the callbacks. Raise KafkaException if this fails."""
+        """Discard the records that are not sent, abort, and call the callbacks. Raise KafkaException if this fails.
+        After a timeout, the error is retriable, and the next call continues."""
         limit = seconds(timeout)
-        with self._ending(), self._in_transaction():
+        with self._ending(), self._in_transaction(is_abort=True):
             self._refuse_failed_start()
             self._refuse_unknown_outcome()
-            self._open().abort_transaction(limit)
+            try:
+                self._open().abort_transaction(limit)
+            except errors.DeliveryTimeoutError as error:
+                raise _retriable(KafkaError._TIMED_OUT, str(error)) from error
 
     @contextlib.contextmanager
     def _ending(self) -> Any:
@@ -336,9 +347,11 @@ class ProducerMethods:
             self._serve(0)
 
     @contextlib.contextmanager
-    def _in_transaction(self) -> Any:
-        """Raise the errors of a transaction call as KafkaException. After a fatal error, every call raises that
-        error."""
+    def _in_transaction(self, *, is_abort: bool = False) -> Any:
+        """Raise the errors of a transaction call as KafkaException. After a fatal error, every call raises that error.
+
+        is_abort: Whether a retriable error stays retriable although the transaction can only be aborted.
+        """
         self._open()
         if self._settings.options.get("transactional_id") is None:
             raise local_error(
@@ -350,7 +363,9 @@ class ProducerMethods:
             with as_kafka_exceptions():
                 yield
         except KafkaException as error:
-            found = self._by_state(error.args[0])
+            found = error.args[0]
+            if not (is_abort and found.retriable()):
+                found = self._by_state(found)
             if found.fatal():
                 self._fatal = found  # after a timeout of the transaction, kcodec could abort and continue
             raise KafkaException(found) from error.__cause__

@@ -605,6 +605,7 @@ class Producer(ProducerBase):
         below transaction.version 2. After an error, the producer is not closed, and its transaction can only be
         aborted.
         """
+        check_seconds(timeout, "release")
         handle = await self._run(self._manager().release(timeout))
         await self.close()
         return handle
