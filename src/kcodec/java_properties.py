@@ -29,8 +29,8 @@ class Property(NamedTuple):
 
 
 def text_of_properties(data: bytes) -> str:
-    """Return the text of a file of properties: UTF-8 with or without a byte order mark, otherwise ISO 8859-1, as which
-    Java reads every file."""
+    """Return the text of a properties file. It can be UTF-8, with or without a byte order mark. Otherwise it is read as
+    ISO 8859-1, as Java reads every such file."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

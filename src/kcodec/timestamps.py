@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timestamps that a program probably passes in another unit than milliseconds since 1970.
+"""Timestamps that a program probably passes in a unit other than milliseconds since 1970.
 
 A number in another unit is valid. As an argument or an option, it selects all records or none. As the timestamp of a
 record, a number in seconds is a time near 1970, and a broker deletes the record as soon as it checks the retention of
-the topic. The programs get a warning, not an error, because records may also have such timestamps.
+the topic. kcodec logs a warning and raises no error, because records can really have such timestamps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a restart of the embedded broker keeps, and what clients, forked processes and other directories see of it."""
+"""Restarts of the embedded broker: what it keeps, forked processes, and data directories of other versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def address_of(broker: Broker) -> tuple[str, int]:
 
 @pytest.mark.parametrize("is_manual", [True, False])
 def test_the_time_continues_after_a_restart(tmp_path: Path, is_manual: bool) -> None:
-    """A transaction that has begun at the later time would never time out."""
+    """If the clock went back, a transaction that began before the restart would not time out."""
     with Broker(data_dir=tmp_path, manual_clock=is_manual) as broker:
         clock = broker.clock
         clock.advance(3_600_000)
@@ -63,8 +63,8 @@ def test_rules_and_wire_log_continue_after_a_restart() -> None:
         assert log.requests()[-1].connection_id not in before
 
 
-def test_a_start_in_memory_allocates_other_ids() -> None:
-    """A client of an earlier start would be taken for another one, whose member id or producer id is the same."""
+def test_a_restart_in_memory_allocates_other_ids() -> None:
+    """With equal member ids or producer ids, the broker would mistake a client of an earlier start for a new one."""
 
     def ids(broker: Broker) -> set[Any]:
         broker.create_topic("t", 1)
@@ -92,7 +92,7 @@ def test_the_data_directory_does_not_depend_on_the_working_directory(
 
 @pytest.fixture
 def child() -> Iterator[multiprocessing.Process]:
-    """A process that is forked while a broker runs, and lives longer."""
+    """A process that a test forks while a broker runs, and that continues after the broker has ended."""
     process: Any = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     yield process
     process.kill()
@@ -112,7 +112,7 @@ def test_a_forked_process_keeps_no_connection_and_no_port(child: multiprocessing
 
 
 def test_a_client_that_connects_during_a_close_is_disconnected() -> None:
-    """The close begins after the socket was accepted, and before it is a connection. asyncio left it open then."""
+    """The close begins after the socket was accepted, and before it is a connection. asyncio would leave it open."""
     broker = Broker()
     broker.start()
     running = broker._running
@@ -157,7 +157,7 @@ def test_a_data_directory_of_another_version_is_named(tmp_path: Path, value: byt
 
 
 def test_a_maximum_below_the_lowest_version_is_refused() -> None:
-    """It would remove the API, as -1 does."""
+    """Such a maximum would remove the API, as -1 does."""
     for name, least, limit in (("Fetch", 4, 3), ("Produce", 3, 2), ("EndTxn", 0, -2)):
         with pytest.raises(ValueError, match=rf"max_versions: {name} has the versions {least} to \d+, got {limit}; -1"):
             Broker(max_versions={name: limit}).start()

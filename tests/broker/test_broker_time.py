@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock that only a test moves: the waits of clients end nevertheless, because their own time passes."""
+"""The waits of clients also end while a manual clock does not move, because the time of the clients passes."""
 
 from __future__ import annotations
 

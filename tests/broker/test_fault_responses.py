@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Effects of fault rules that a client can also get from Apache Kafka: the order of responses, places of errors."""
+"""Fault rules have only effects that Apache Kafka can have: the order of responses, and the fields of error codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def connected(broker: Broker) -> socket.socket:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_no_response_follows_a_dropped_response(kcodec_broker: Broker, moment: str) -> None:
-    """Kafka responds in order. After the response to a later request, librdkafka reports a fatal error."""
+    """Kafka responds in order. If a response to a later request arrives first, librdkafka reports a fatal error."""
     kcodec_broker.create_topic("t", 1)
     kcodec_broker.faults.add("Produce", count=1, drop=moment)
     with connected(kcodec_broker) as client:
@@ -59,7 +59,7 @@ def test_a_dropped_request_without_a_response_blocks_nothing() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"topic": "t"}, {"topic": "t", "partition": 1}], ids=str)
 def test_an_error_without_a_response_closes_the_connection(fields: dict[str, Any]) -> None:
-    """A response to a request with acks=0 would be taken for that to the next request."""
+    """The client would mistake a response to a request with acks=0 for the response to its next request."""
     client = CoreClient()
     client.prepare(partitions=2)
     client.core.faults.add("Produce", error="NOT_ENOUGH_REPLICAS", **fields)
@@ -102,7 +102,7 @@ def test_metadata_without_topics_has_no_error_of_topics() -> None:
     ("code", "is_whole"),
     [("OFFSET_OUT_OF_RANGE", False), ("NOT_LEADER_OR_FOLLOWER", False), ("FETCH_SESSION_ID_NOT_FOUND", True)],
 )
-def test_an_error_of_a_fetch_is_where_kafka_has_it(code: str, is_whole: bool) -> None:
+def test_a_fetch_error_is_in_the_field_that_kafka_uses(code: str, is_whole: bool) -> None:
     client = CoreClient()
     client.prepare()
     client.core.faults.add("Fetch", error=code)
@@ -133,13 +133,13 @@ def test_an_error_of_one_partition_is_not_that_of_its_group() -> None:
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "AlterConfigs", "IncrementalAlterConfigs", "AlterUserScramCredentials"])
-def test_a_topic_for_requests_with_other_names_is_refused(kcodec_broker: Broker, api: str) -> None:
-    """Their lists have names of assignors, configurations or users."""
+def test_a_topic_for_an_api_without_topics_is_refused(kcodec_broker: Broker, api: str) -> None:
+    """The names in these requests are those of assignors, configurations or users."""
     with pytest.raises(ValueError, match=f"{api} requests name no topics, so the rule would never apply: omit topic"):
         kcodec_broker.faults.add(api, topic="t", drop="after")
 
 
-def test_a_field_is_at_most_once_in_a_rule() -> None:
+def test_a_field_that_is_twice_in_a_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="topic is twice in the fault rule 'Produce,topic=a,topic=b,drop=after'"):
         parse_rule("Produce,topic=a,topic=b,drop=after")
 
@@ -155,7 +155,7 @@ def test_a_rule_that_matches_nothing_yet_keeps_its_count(kcodec_broker: Broker) 
     assert [record.value for record in kcodec_broker.committed("later")] == [b"b"]
 
 
-def test_a_rule_that_only_counts_hides_no_other(kcodec_broker: Broker) -> None:
+def test_rules_after_one_that_only_counts_are_applied(kcodec_broker: Broker) -> None:
     counting = kcodec_broker.faults.add("Produce")
     failing = kcodec_broker.faults.add("Produce", count=1, error="NOT_ENOUGH_REPLICAS")
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, retry_backoff_ms=5) as producer:

@@ -326,7 +326,7 @@ def test_a_closed_stdin_causes_no_traceback(command: str, remedy: str) -> None:
 
 
 def test_a_pipe_that_does_not_block_gets_all_output(tmp_path: Path) -> None:
-    """Another program that has the same terminal or pipe may have set O_NONBLOCK."""
+    """Another program with the same terminal or pipe may have set O_NONBLOCK."""
     directory = long_partition(tmp_path, 30)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -293,7 +293,7 @@ def test_convert_treats_it_as_corruption(tmp_path: Path, kind: str) -> None:
 
 @pytest.fixture
 def corrupt(tmp_path: Path) -> Path:
-    """Offsets 3 to 5 and 12 to 14 are corrupt; the timestamps are BASE_TIMESTAMP plus the offset of the batch."""
+    """A log whose offsets 3 to 5 and 12 to 14 are corrupt. Its timestamps are BASE_TIMESTAMP plus the offset."""
     broken = [bytearray(plain(3)), bytearray(plain(12))]
     for batch in broken:
         batch[70] ^= 1
@@ -312,7 +312,7 @@ def corrupt(tmp_path: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("level", [[], ["--read-committed"]], ids=str)
-def test_skipping_corruption_also_finds_the_offsets(
+def test_start_and_end_are_found_if_corruption_is_skipped(
     corrupt: Path, where: list[str], expected: list[int], level: list[str]
 ) -> None:
     options = [option for text in where for option in ("-o", text)]
@@ -346,19 +346,19 @@ def test_an_offset_beyond_the_end_is_reported(log: Path) -> None:
 
 
 def test_corruption_before_the_requested_offset_is_not_reported(corrupt: Path) -> None:
-    """A program that continues at its last offset would fail although nothing is missing."""
+    """Otherwise, a program that continues at its last offset would fail although no record is missing."""
     for offset in ("18", "19"):
         ran = run("cat", corrupt, "-o", offset)
         assert (ran.status, ran.out, ran.err) == (ExitStatus.OK, "", "")
 
 
-def test_the_last_place_to_begin_counts(log: Path) -> None:
+def test_the_last_start_offset_is_used(log: Path) -> None:
     assert offsets(log, "-o", f"s@{BASE_TIMESTAMP + 7}", "-o", "108") == [108, 109]
     assert offsets(log, "-o", "108", "-o", f"s@{BASE_TIMESTAMP + 7}") == [107, 108, 109]
     assert offsets(log, "-o", "end", "-o", f"e@{BASE_TIMESTAMP + 1}", "-o", "-300") == [100]
 
 
-def test_following_does_not_look_for_the_time_of_the_end(log: Path) -> None:
+def test_follow_refuses_an_end_time_after_the_last_record(log: Path) -> None:
     ran = run("cat", log, "--follow", "-o", "e@2099-01-01")
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
     assert "--follow with -o e@TIME needs a record of this time" in ran.err

@@ -207,8 +207,8 @@ def test_wrong_calls_are_reported(tmp_path: Path, options: list[str], reported: 
     assert reported in ran.err
 
 
-def test_a_partition_without_a_segment_hides_no_other(tmp_path: Path) -> None:
-    """For example if the broker deletes a topic while the command runs."""
+def test_a_partition_without_a_segment_does_not_end_a_command(tmp_path: Path) -> None:
+    """This happens, for example, if the broker deletes a topic while the command runs."""
     write_partition(tmp_path, [plain(0)], name="a-0")
     (tmp_path / "gone-0").mkdir()
     write_partition(tmp_path, [data(1, 0), marker(COMMIT, 1, 2)], name="orders-0")
@@ -264,7 +264,7 @@ def test_a_corrupt_record_of_a_coordinator_proves_no_hanging_transaction(tmp_pat
 
 
 def test_a_transaction_that_has_just_begun_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running broker begins it after the records of the coordinator were read."""
+    """A running broker begins the transaction after the command has read the records of the coordinator."""
 
     def state(status: int, *partitions: int) -> bytes:
         value = struct.pack(">hqhib", 0, 9, 0, 60_000, status) + struct.pack(">ih", 1, 6) + b"orders"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and files on the command line of the broker commands: twice, unknown, unreadable, or without effect."""
+"""Broker commands with names that are repeated, unknown or without effect, and with files that cannot be decoded."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_cancelled_end_of_a_transaction_goes_on(kit: Kit, topic: str) -> None:
 
 
 def test_a_refused_record_does_not_prevent_the_commit(kit: Kit, topic: str) -> None:
-    """The program has got the error, and may send another record instead."""
+    """The program gets the error from `send`, and may send another record instead."""
 
     async def program() -> None:
         async with kit.producer(transactional_id=f"{topic}-{kit.name}") as producer, producer.transaction():

@@ -53,7 +53,7 @@ def producer(clients: Any, broker: Broker, topic: str) -> Iterator[Any]:
     found.produce(topic, b"first", partition=0)
     assert found.flush(SECONDS) == 0
     yield found
-    with contextlib.suppress(KafkaException):  # librdkafka reports a fatal error once more
+    with contextlib.suppress(KafkaException):  # librdkafka raises a fatal error again
         found.close()
 
 
@@ -90,7 +90,7 @@ RETRIABLE = ("_TIMED_OUT", False, True, False)
 
 
 def test_a_commit_without_a_response_is_repeated(broker: Broker, topic: str, producer: Any) -> None:
-    """A program repeats a call whose error is retriable. The error had no flag, so programs ended."""
+    """The error is retriable, because programs repeat a call only then."""
     broker.faults.add("EndTxn", drop="before")
     assert flags_of(lambda: producer.commit_transaction(2)) == RETRIABLE
     broker.faults.clear()
@@ -99,7 +99,7 @@ def test_a_commit_without_a_response_is_repeated(broker: Broker, topic: str, pro
 
 
 def test_an_abort_without_a_response_is_repeated(broker: Broker, topic: str, producer: Any) -> None:
-    """The second call raised _STATE."""
+    """The second call continues the abort, instead of raising _STATE."""
     for api in ("EndTxn", "InitProducerId"):
         broker.faults.add(api, drop="before")
     for _ in range(2):
@@ -117,7 +117,7 @@ def test_an_abort_without_a_response_is_repeated(broker: Broker, topic: str, pro
 def test_an_exception_of_a_callback_is_raised_unchanged(
     broker: Broker, topic: str, producer: Any, end: str, kind: type[Exception]
 ) -> None:
-    """It became a KafkaException with _INVALID_ARG. The transaction ends nevertheless."""
+    """It is not converted to a KafkaException, and the transaction ends nevertheless."""
     error = kind("of the program")
 
     def fail(*_: Any) -> None:
@@ -134,7 +134,7 @@ def test_an_exception_of_a_callback_is_raised_unchanged(
 
 @pytest.mark.parametrize("clients", [facade], ids=["kcodec"], indirect=True)
 def test_begin_transaction_calls_no_callbacks(broker: Broker, topic: str, producer: Any) -> None:
-    """If a callback failed there, the program could not know that the transaction has begun."""
+    """If a callback raised an exception there, the program could not know that the transaction has begun."""
     calls: list[bytes] = []
 
     def fail(_: Any, message: Any) -> None:
@@ -160,8 +160,8 @@ def test_begin_transaction_calls_no_callbacks(broker: Broker, topic: str, produc
 def test_a_rebalance_in_consume_repeats_no_message(
     clients: Any, broker: Broker, topic: str, strategy: str, is_automatic: bool
 ) -> None:
-    """The messages of a revoked partition were returned, although another member, or this one again, gets them later.
-    A transaction with the results and the positions of the assigned partitions then had the results twice."""
+    """If `consume` returned messages of a revoked partition, the next owner would get them again. A transaction with
+    the results and the positions of the assigned partitions would then write results twice."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic}
     settings |= {"auto.offset.reset": "earliest"}
     settings |= {"heartbeat.interval.ms": 100, "session.timeout.ms": 3000, "partition.assignment.strategy": strategy}
@@ -185,7 +185,7 @@ def test_a_rebalance_in_consume_repeats_no_message(
     thread = threading.Thread(target=lambda: found.extend(first.consume(15, 2 * SECONDS)))
     thread.start()
     assert assigned.wait(SECONDS)
-    time.sleep(1)  # it takes the ten messages, and waits for others
+    time.sleep(1)  # the call takes the ten messages, and waits for more
     second.subscribe([topic])
     deadline = time.monotonic() + SECONDS
     while not revoked or not second.assignment():
@@ -203,7 +203,7 @@ def test_a_rebalance_in_consume_repeats_no_message(
 
 
 def test_automatic_commits_leave_out_messages_of_a_running_consume(clients: Any, broker: Broker, topic: str) -> None:
-    """If the program was killed before `consume` returned, no member got these messages."""
+    """Otherwise, no member would get these messages if the program is killed before `consume` returns."""
     write(broker, topic, range(4), count=1)
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     consumer = clients.Consumer({**settings, "auto.commit.interval.ms": 100})
@@ -227,7 +227,7 @@ def test_automatic_commits_leave_out_messages_of_a_running_consume(clients: Any,
 
 
 def test_a_refused_record_does_not_prevent_the_commit(broker: Broker, topic: str, producer: Any) -> None:
-    """The program has got the error, and may send the record to another topic. It could never commit."""
+    """The program gets the error from `produce`, and may send the record to another topic."""
 
     def produce(value: bytes, partition: int) -> Callable[[], Any]:
         return lambda: producer.produce(topic, value, partition=partition)
@@ -250,8 +250,8 @@ def test_a_commit_continues_after_a_timeout(broker: Broker, topic: str, producer
 
 
 def test_an_abort_continues_after_a_timeout(broker: Broker, topic: str, producer: Any) -> None:
-    """The abort waits for a record in flight. Its error required an abort, and programs that repeat a call while its
-    error is retriable ended."""
+    """The abort waits for a record in flight. The error of the timeout is retriable and does not require an abort,
+    because programs repeat a call only if its error is retriable."""
     broker.faults.add("Produce", delay_ms=1500, count=1)
     producer.produce(topic, b"second", partition=0)
     producer.poll(0.2)  # the record is in flight
@@ -283,8 +283,8 @@ def test_a_timeout_may_be_any_number(clients: Any, broker: Broker) -> None:
         producer.commit_transaction(Fraction(15))
 
 
-def test_other_calls_wait_until_a_commit_is_repeated(broker: Broker, topic: str, producer: Any) -> None:
-    """Otherwise the transaction would be aborted, as its commit has not arrived."""
+def test_other_calls_are_refused_until_a_commit_is_repeated(broker: Broker, topic: str, producer: Any) -> None:
+    """The commit has not reached the coordinator, so another call would abort the transaction."""
     broker.faults.add("EndTxn", drop="before")
     assert flags_of(lambda: producer.commit_transaction(2)) == RETRIABLE
     broker.faults.clear()
@@ -305,7 +305,7 @@ def test_other_calls_wait_until_a_commit_is_repeated(broker: Broker, topic: str,
 def test_a_missing_permission_requires_an_abort_or_is_fatal(
     clients: Any, broker: Broker, topic: str, producer: Any, api: str, code: str
 ) -> None:
-    """The error had no flag, so programs ended where an abort is enough, and went on where nothing helps."""
+    """The flags of the error show a program whether an abort is enough or whether it must end."""
     broker.faults.add(api, error=code)
     expected = (code, api == "EndTxn", False, api != "EndTxn")
     if api == "TxnOffsetCommit":

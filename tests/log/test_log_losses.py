@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""on_error="skip": `losses` describes the same losses, wherever reading begins, with several threads and in splits."""
+"""With on_error="skip", `losses` has the same losses for each start offset, with several threads and in splits."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def test_splits_return_no_offset_twice_if_segments_overlap(tmp_path: Path) -> No
     assert set(map(repr, every_read(log).values())) == {repr(expected)}
 
 
-def test_a_corrupt_base_offset_does_not_mislead_the_search_for_the_start(tmp_path: Path) -> None:
-    """The offset is not part of the CRC. The batch seems to contain the start offset, and all later batches to be out
-    of order."""
+def test_the_start_is_found_despite_a_corrupt_base_offset(tmp_path: Path) -> None:
+    """The CRC does not cover the base offset. The batch seems to contain the start offset, and all later batches seem
+    to be out of order."""
     wrong = struct.pack(">q", 900) + plain(3)[8:]
     log = open_log(partition(tmp_path, [plain(0), wrong, plain(6), plain(9)]))
     for start in (3, 5, 6, 7, 10):
@@ -97,8 +97,8 @@ def test_a_corrupt_base_offset_does_not_mislead_the_search_for_the_start(tmp_pat
 
 
 @pytest.mark.parametrize("seed", [*range(16), 34, 36, 43])
-def test_random_corruption_costs_the_same_in_every_way(tmp_path: Path, seed: int) -> None:
-    """Splits that end within a corrupt range list it in several pieces. A torn tail is in no split: see Log.tail."""
+def test_random_corruption_causes_the_same_losses_in_each_read(tmp_path: Path, seed: int) -> None:
+    """Splits that end within a corrupt range list it as several losses. A torn tail is in no split: see Log.tail."""
     chance = random.Random(seed)
     folder = tmp_path / "orders-0"
     stored = write_two_segments(folder, chance, batches=25)
@@ -116,7 +116,7 @@ def test_random_corruption_costs_the_same_in_every_way(tmp_path: Path, seed: int
                 assert any(first <= offset and (last is None or offset < last) for first, last in losses), offset
 
 
-def test_a_torn_tail_is_listed_in_every_way(tmp_path: Path) -> None:
+def test_each_read_lists_a_torn_tail(tmp_path: Path) -> None:
     log = open_log(partition(tmp_path, [plain(0), flip(plain(3), 70), plain(6), plain(9)[:80]]))
     for level in ("read_uncommitted", "read_committed"):
         for threads in (1, 2):

@@ -40,7 +40,7 @@ def test_a_timeout_of_another_type_says_what_is_expected(kcodec_broker: Broker, 
 
 @pytest.mark.parametrize("timeout", ["3", float("nan")])
 def test_a_transaction_call_names_its_wrong_timeout(kcodec_broker: Broker, timeout: Any) -> None:
-    """After such an init_transactions, no call was possible: an initialization seemed to be under way."""
+    """The call changes no state, so the next call works."""
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="wrong-timeout") as producer:
 
         def refused(name: str, *arguments: Any) -> None:

@@ -465,9 +465,9 @@ def test_a_refused_login_fails_only_the_waiting_records() -> None:
 
 
 @pytest.mark.parametrize("is_reset", [True, False], ids=["producer id", "batch"])
-def test_after_a_refused_login_a_record_that_was_sent_may_be_written(is_reset: bool) -> None:
-    """A program that sends it again may write it twice. The login is refused for a new producer id, or for the batch
-    itself. A record that was not sent fails with AuthenticationError."""
+def test_after_a_refused_login_a_sent_record_is_possibly_sent(is_reset: bool) -> None:
+    """A program that sends the record again may write it twice. The login is refused for the request of a new producer
+    id, or for the batch itself. A record that was not sent fails with AuthenticationError."""
     world = RefusingCluster()
     world.is_refusing = False
     (log,) = world.create_topic("orders")

@@ -24,7 +24,7 @@ class _Opened(io.RawIOBase):
     """One file of a Store."""
 
     def __init__(self, store: Store, path: str) -> None:
-        # `close` is also called if the file does not exist: since Python 3.13, with a warning if it fails.
+        # `close` is also called if the file does not exist. Since Python 3.13, a warning appears if it fails.
         self._file: BinaryIO = io.BytesIO()
         super().__init__()
         self._store = store

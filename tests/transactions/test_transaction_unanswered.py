@@ -214,7 +214,7 @@ def test_a_commit_refused_after_no_response_is_unknown_not_fatal(code: int) -> N
 
 @BOTH
 def test_an_abort_without_response_can_be_repeated(version: int) -> None:
-    """Its remedy is "retry", as in Java. The repeat ends what may be open, and only then a transaction may begin."""
+    """The remedy of the error is "retry", as in Java. The repeated abort ends the transaction if it is still open."""
     world = World(version)
     manager = begun(world)
     world.plan("EndTxn", *[LOST] * 20)

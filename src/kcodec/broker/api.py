@@ -20,7 +20,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Request, Struct
 
 T = TypeVar("T", bound=Struct)
-#: The hosts with which a listener listens on all addresses of the machine.
+#: Hosts that make a listener accept connections on all addresses of the machine.
 ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -43,9 +43,10 @@ class Listener:
         return self.protocol.startswith("SASL")
 
     def seen_from(self, local: Any) -> Listener:
-        """Return the listener with the address to which a client has connected, if it listens on all addresses.
+        """Return the listener as a client can reach it. If it listens on all addresses, replace its host by the address
+        to which the client has connected, because a client on another machine cannot connect to 0.0.0.0.
 
-        local: The address of the broker's socket. A client on another machine cannot connect to 0.0.0.0.
+        local: Address of the broker's end of the connection.
         """
         if self.host not in ALL_ADDRESSES or not local:
             return self
@@ -151,10 +152,10 @@ CLOSE = _Close()
 
 
 class _Silence:
-    """The type of SILENCE: the client gets no response, and later requests of the connection are not handled."""
+    """The type of SILENCE. The client gets no response, and later requests of the connection are not handled."""
 
 
-#: Kafka responds to the requests of a connection in their order. After a lost response, it therefore sends no other.
+#: Reply to a request whose response is dropped. Kafka responds in order, so no later response may follow.
 SILENCE = _Silence()
 
 Handler = Callable[[RequestContext, Any], Any]

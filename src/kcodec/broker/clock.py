@@ -5,8 +5,8 @@ The clock follows the clock of the machine, or does not move by itself (`is_manu
 cases. Timers run in the order of their times, and during each of them, the clock shows the time of the timer. If a test
 moves the clock by an hour, everything that would happen in this hour happens, in the right order.
 
-A client limits some waits in its request, such as the long poll of Fetch. Its time always passes, so these waits also
-end by the clock of the machine (`in_real_time`).
+Some requests contain the maximum time that the client waits, such as the long poll of Fetch. The client's time passes
+even if the broker's clock does not move, so these waits also end by the clock of the machine (`in_real_time`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Clock:
         """Run `callback` after `delay_ms`, or after the present request if that is 0. Return the Timer, which can
         cancel it.
 
-        in_real_time: Whether the callback runs at the latest when `delay_ms` have passed on the machine.
+        in_real_time: Whether the callback runs at the latest after `delay_ms` by the clock of the machine.
         """
         timer = Timer(self._now() + max(delay_ms, 0), callback)
         heappush(self._timers, (timer.due_ms, next(self._number), timer))
@@ -93,7 +93,7 @@ class Clock:
             _run(heappop(self._timers)[2])
 
     def run_in_real_time(self) -> None:
-        """Run the timers of a manual clock whose time has come on the machine."""
+        """Run the timers of a manual clock that are due by the clock of the machine."""
         while self._real_timers and self._real_timers[0][0] <= time.monotonic() * 1000:
             _run(heappop(self._real_timers)[2])
 

@@ -227,7 +227,7 @@ def _not_created(name: str, code: ErrorCode, message: str) -> messages.Creatable
 
 def features_of(settings: BrokerSettings) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features."""
-    features = {"transaction.version": (2, settings.transaction_version)}  # the highest level, and the present one
+    features = {"transaction.version": (2, settings.transaction_version)}  # the highest level, and the current one
     if settings.group_version:
         features["group.version"] = (1, 1)
     supported = [

@@ -60,7 +60,7 @@ Reply = Callable[[Any], None]
 
 
 class Past(NamedTuple):
-    """What stays of a broker when it starts again, even without a directory.
+    """What a broker keeps when it starts again, even without a directory.
 
     starts: Number of earlier starts.
     """
@@ -72,7 +72,7 @@ class Past(NamedTuple):
     connection_ids: Iterator[int] | None = None
 
     def after(self, core: BrokerCore) -> Past:
-        """Return what the start after this one gets."""
+        """Return what the next start of the broker gets."""
         return Past(self.starts + 1, core.clock, core.faults.rules, core.wire_log, core.connection_ids)
 
 
@@ -80,7 +80,7 @@ class BrokerCore:
     """All state of a broker.
 
     directory: Directory of the logs, created if it does not exist. None keeps everything in memory.
-    past:      What stays of the same broker after an earlier start.
+    past:      What the broker keeps from its earlier starts.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class BrokerCore:
         self.settings = settings
         self.clock = clock
         self._past = Past() if past is None else past
-        #: The numbers of connections in the wire log, which go on after a restart.
+        #: Numbers of the connections in the wire log. They continue after a restart.
         self.connection_ids = count(1) if self._past.connection_ids is None else self._past.connection_ids
         #: Where clients connect; the server adds them.
         self.listeners = [Listener()]
@@ -117,7 +117,7 @@ class BrokerCore:
         self.apis = self._all_apis()
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, {api.name: api.request for api in self.apis.values()}, self._past.rules)
-        # other random numbers, such as member ids, do not change which requests a rule is applied to
+        # separate random numbers, so that member ids, for example, do not change to which requests a rule is applied
         random = Random(f"faults/{settings.seed}/{self._past.starts}")
         self._injector = FaultInjector(self.faults, clock, random, self._fetch, self._handle, self._reply)
         self._load_groups()

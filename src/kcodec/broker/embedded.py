@@ -70,7 +70,7 @@ class _Running(NamedTuple):
 
 
 class BrokerClock:
-    """The time of a broker, for its user. It continues after a restart."""
+    """The clock of a broker. It continues after a restart."""
 
     def __init__(self, clock: Callable[[], Clock], call: Callable[[Callable[[], Any]], Any]) -> None:
         self._clock = clock
@@ -93,7 +93,7 @@ class BrokerClock:
 
 
 class BrokerFaults:
-    """The fault rules of a broker, for its user. They stay after a restart."""
+    """The fault rules of a broker. They are kept after a restart."""
 
     def __init__(self, faults: Callable[[], Faults], call: Callable[[Callable[[], Any]], Any]) -> None:
         self._faults = faults
@@ -177,7 +177,7 @@ class Broker:
             raise ValueError(f"port {port} has no effect: the ports are in listeners; omit port")
         #: The first one is that of bootstrap_servers. A restart uses the same ports.
         self._listeners = listeners_at(self._settings, host, port)
-        # absolute, as a test may change its directory before a restart
+        # absolute, because a test may change the working directory before a restart
         paths = (None if path is None else Path(path).absolute() for path in (data_dir, trace))
         self._directory, self._trace = paths
         self._is_manual, self._start_ms = manual_clock, start_ms
@@ -221,7 +221,7 @@ class Broker:
             raise
 
     def _run(self, started: Future[None]) -> None:
-        loop = asyncio.SelectorEventLoop()  # also on Windows, whose other loop cannot stop accepting
+        loop = asyncio.SelectorEventLoop()  # also on Windows, whose default loop cannot stop accepting
         try:
             with contextlib.ExitStack() as stack:
                 try:
@@ -275,7 +275,7 @@ class Broker:
 
     def restart(self) -> None:
         """Stop, and start again on the same port. Without `data_dir`, all topics, groups and transactions are lost. The
-        time, the fault rules and the wire log stay."""
+        clock, the fault rules and the wire log continue."""
         self.close()
         self.start()
 

@@ -24,7 +24,7 @@ from kcodec.protocol.error_codes import ErrorCode
 #: Time for which a request is held back if no other request comes that the rule chooses.
 REORDER_MS = 1000
 
-#: Error codes of a whole response. Kafka returns all other error codes of these APIs for partitions or topics.
+#: Error codes that Kafka returns for a whole response of these APIs. It returns all others for partitions or topics.
 _WHOLE_ERRORS: dict[type[Any], tuple[ErrorCode, ...]] = {
     messages.FetchRequest: (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -99,8 +99,8 @@ class FaultInjector:
         return False
 
     def _with_names(self, request: Any, version: int) -> Any:
-        """Return the request. A Fetch request gets all partitions of its session, as it does not name all of them. A
-        Metadata request for all topics gets their names."""
+        """Return the request with all partitions or topics that it selects. A Fetch request names only some partitions
+        of its session, and a Metadata request for all topics names none."""
         if (
             isinstance(request, messages.MetadataRequest)
             and not request.topics
@@ -140,8 +140,8 @@ class FaultInjector:
             handle(request, respond)
 
     def _refuse(self, one: _Exchange, code: ErrorCode) -> None:
-        """Respond with the error code, if possible only for the partitions that the rule chooses, and handle the
-        others."""
+        """Respond with the error code. If possible, return it only for the partitions that the rule chooses, and handle
+        the others."""
         rule, request, respond = one.rule, one.request, one.respond
         handle = partial(self._handle, one.context, one.api)
         others = chosen = None
@@ -149,8 +149,8 @@ class FaultInjector:
             others, chosen = without(one.named, self._faults.topic_of, rule.chooses)
         error = None if chosen is None else refused(chosen, one.context.api_version, code)
         if chosen is None and code not in _WHOLE_ERRORS.get(type(request), (code,)):
-            handle(request, respond)  # it names no topic, and the response has this error code only for topics
-        elif error is None:  # the whole request, or an API without error codes of partitions
+            handle(request, respond)  # it names no topic, and Kafka returns this error code only for topics
+        elif error is None:  # for the whole request, or the API has no error codes for partitions
             respond(response_of(one.context, request, ApiError(code, "injected fault")))
         elif isinstance(request, messages.MetadataRequest):
             # As in Kafka, the response contains the brokers, even if each topic has an error.

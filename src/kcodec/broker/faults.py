@@ -118,7 +118,7 @@ class FaultRule:
 class Faults:
     """The rules of a broker, in the order in which requests are compared with them.
 
-    rules: The rules of an earlier start, which stay.
+    rules: The rules that the broker keeps from an earlier start.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Faults:
     def match(self, request: Any, client_id: str | None, random: Random) -> FaultRule | None:
         """Return the rule to apply to a request, and count the request, also in rules without an effect.
 
-        A Fetch request must name all partitions of its session, and a Metadata request for all topics their names.
+        A Fetch request must name all partitions of its session, and a Metadata request for all topics must name them.
         """
         for rule in self.rules:
             if not self.matches(rule, request, client_id):

@@ -92,7 +92,7 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.BaseTransport | None:
-        """The transport of the socket, as long as it is open."""
+        """The transport of the socket while it is open, otherwise None."""
         return self._socket
 
     # The socket's protocol

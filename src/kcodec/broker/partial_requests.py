@@ -19,10 +19,10 @@ from kcodec.protocol.schema import Struct
 _IDENTITIES = ("name", "topic", "topic_id", "group_id", "transactional_id", "partition_index", "partition", "index")
 _TOPIC_NAMES = ("name", "topic", "topic_id")
 _PARTITION_NAMES = ("partition_index", "partition", "index")
-#: Lists of names of topics.
+#: Fields that are lists of topic names.
 _NAME_LISTS = ("topic_names", "subscribed_topic_names")
 _CODES = {"error_code", "partition_error_code"}
-#: Requests with lists of other things that have names: assignors, configurations, users.
+#: Requests whose named elements are not topics, but assignors, configurations or users.
 _WITHOUT_TOPICS = (
     messages.JoinGroupRequest,
     messages.AlterConfigsRequest,
@@ -125,8 +125,8 @@ def merged(response: Any, added: Any) -> Any:
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
-    """Return the response to the chosen part of a request. Only partitions have the error code, or topics without
-    partitions. Return None if the API has no such error codes."""
+    """Return the response to the chosen part of a request. The error code is in its partitions, or in its topics if
+    these have no partitions. Return None if the API has no such error codes."""
     found = error_response(request, version, code)
     is_divided = found is not None and not isinstance(found, messages.DescribeLogDirsResponse)
     return found if is_divided and _clear_outer_codes(found) else None

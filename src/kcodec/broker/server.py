@@ -95,7 +95,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     @property
     def transport(self) -> asyncio.BaseTransport | None:
-        """The transport, as long as it is open."""
+        """The transport while it is open, otherwise None."""
         return self._transport or self._closing
 
     @property
@@ -333,8 +333,8 @@ class Server:
             handshake.abort()
 
     async def finish(self) -> None:
-        """Close the listeners, after `close`. A socket that was accepted shortly before becomes a connection, which is
-        closed. Otherwise, asyncio leaves it open, and its client waits for a response."""
+        """Close the listeners, after `close`. First wait until each accepted socket has become a connection, which is
+        then closed. Otherwise, asyncio would leave the socket open, and its client would wait for a response."""
         accepting = asyncio.all_tasks() - {asyncio.current_task()}
         if accepting:
             await asyncio.wait(accepting)
@@ -346,10 +346,10 @@ class Server:
         return [socket for server in self._servers for socket in server.sockets]
 
     def close_in_child(self) -> None:
-        """Close the sockets in a process that was forked from this one. Otherwise, clients stay connected and the port
-        stays in use until the process ends.
+        """Close the sockets in a forked process. Otherwise, clients would stay connected and the port would stay in use
+        until this process ends.
 
-        Each socket is replaced by an empty file, so that its object can close it again.
+        The descriptor of each socket then refers to the null device, so that the socket object can still close it.
         """
         transports = [connection.transport for connection in self.connections]
         transports += [handshake.transport for handshake in self._handshakes]

@@ -43,7 +43,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str | None": ((str, type(None)), "a string or None"),
     "str | Path | None": ((str, PathLike, type(None)), "a path or None"),
 }
-#: What clients need for transaction version 2: APIs and their least versions.
+#: Lowest versions of the APIs that clients need for transaction version 2.
 _NEW_FLOW = {"Produce": 12, "EndTxn": 5, "TxnOffsetCommit": 5}
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
@@ -228,8 +228,8 @@ class BrokerSettings:
 
 
 def as_older_broker(settings: BrokerSettings) -> BrokerSettings:
-    """Return the settings. If max_versions leaves out a version that transaction version 2 needs, the transaction
-    version is at most 1, as in a broker of that age."""
+    """Return the settings. If max_versions excludes a version that transaction version 2 needs, the transaction version
+    is at most 1, as in a broker without this version."""
     is_older = any(settings.max_versions.get(name, least) < least for name, least in _NEW_FLOW.items())
     return replace(settings, transaction_version=1) if is_older and settings.transaction_version > 1 else settings
 

@@ -39,7 +39,7 @@ INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 LONGEST_NAME = 249
 MOST_PARTITIONS = 10_000
 PRODUCER_ID_BLOCK = 1000
-#: Producer ids that a broker in memory can allocate before its next start uses the same ones.
+#: Number of producer ids that are reserved for each start of a broker in memory.
 PRODUCER_IDS_OF_START = 1_000_000
 # ConfigResource.Type: what a configuration belongs to.
 TOPIC, GROUP = 2, 32
@@ -105,8 +105,8 @@ class Topics:
     """All topics of the broker.
 
     directory: Directory of the logs. None keeps them in memory.
-    earlier_starts: Number of earlier starts of a broker in memory. Each start allocates other ids, so that a client of
-               an earlier start cannot be taken for a new one.
+    earlier_starts: Number of earlier starts of a broker in memory. Each start allocates other ids, so that the broker
+               does not mistake a client of an earlier start for a new one.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
     Example(
-        "close the connection in place of the response to about a third of the Produce requests, chosen at random",
+        "close the connection instead of sending a response to about a third of the Produce requests, at random",
         "kcodec broker --fault Produce,probability=0.33,close=after",
     ),
 )
@@ -56,7 +56,7 @@ def parser() -> Parser:
         "--max-version", metavar="API=N", help="highest version of an API, to play an older broker: Produce=8"
     )
     found.add_repeatable(
-        "--fault", metavar="RULE", help="a fault, as Produce,topic=orders,count=1,close=after; see docs/broker.md"
+        "--fault", metavar="RULE", help="a fault rule, as Produce,topic=orders,count=1,close=after; see docs/broker.md"
     )
     found.add_argument("--ssl-certfile", metavar="FILE", help="certificate of the broker in PEM; turns TLS on")
     found.add_argument("--ssl-keyfile", metavar="FILE", help="key of the certificate, if it is in a separate file")

@@ -191,7 +191,7 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def refuse_names(names: list[str], command: str, remedy: str) -> None:
-    """Raise UsageError for names that have no effect on an action."""
+    """Raise UsageError if names are passed to an action that does not use them."""
     if names:
         raise UsageError(f"{command} takes no names, got {names[0]!r}; {remedy}")
 

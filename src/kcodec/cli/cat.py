@@ -159,12 +159,12 @@ class _Cat:
         return ExitStatus.FINDINGS if skipped else ExitStatus.OK
 
     def _report_offset_beyond_end(self, offset: int, output: Output) -> None:
-        """Report that no record was printed because the log ends before the offset of -o."""
+        """If the log ends before the offset of -o, report that. No record was printed."""
         log = self._log
         try:
             end = log.end_offset(on_error=self._options.on_error)
         except DecodeError:
-            return  # of data before the requested offset
+            return  # the corrupt data is before the requested offset
         if offset > end:
             name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
             output.flush()

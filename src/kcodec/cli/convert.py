@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 def _check_output(path: Path, logs: list[Log]) -> None:
     """Raise CommandError if OUT is a segment of the input."""
     segments = [Path(segment.path) for log in logs for segment in log.segments] if path.is_file() else []
-    if any(segment.is_file() and path.samefile(segment) for segment in segments):  # not a file: in an object store
+    if any(segment.is_file() and path.samefile(segment) for segment in segments):  # not in an object store
         raise CommandError(f"{path} is a segment of the input, and would be replaced: name another file")
 
 

@@ -146,13 +146,13 @@ class Offsets:
 
     @property
     def has_begin(self) -> bool:
-        """Whether the options select where to begin."""
+        """Whether the options select a start offset."""
         return self.from_end or (self.start, self.last, self.start_timestamp) != (None, None, None)
 
 
 def offsets_of(given: list[str]) -> Offsets:
-    """Return the offsets for beginning, end, N, -N, s@TIME and e@TIME. The last begin and the last end count. Raise
-    UsageError for anything else."""
+    """Return the offsets for beginning, end, N, -N, s@TIME and e@TIME. Use the last start and the last end that are
+    given. Raise UsageError for anything else."""
     found: dict[str, int | bool | None] = {}
     beginning: dict[str, int | bool | None] = {"start": None, "last": None, "from_end": False, "start_timestamp": None}
     for text in given:

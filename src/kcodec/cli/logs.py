@@ -70,8 +70,8 @@ def lost_batch(log: Log) -> DecodeError | None:
 
 
 def skipped_data(chunks: Chunks) -> list[DecodeError | Loss]:
-    """Return what to report of the corruption that was skipped, or that ended the reading: the first error, and the
-    further losses."""
+    """Return what to report about corruption that was skipped or that ended reading: the first error, and all other
+    losses."""
     error = chunks.error
     if error is None:
         return []

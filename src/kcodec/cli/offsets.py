@@ -260,7 +260,7 @@ def _write_changes(changes: list[Change], options: argparse.Namespace, group_id:
 
 
 def _is_group(admin: Admin, group_id: str, output: Output) -> bool:
-    """Return whether a group exists. Warn that the offsets of a group with members cannot be set."""
+    """Return whether a group exists. If it has members, warn that its offsets cannot be set."""
     from kcodec.errors import BrokerError
 
     try:

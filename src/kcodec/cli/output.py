@@ -33,7 +33,7 @@ class ExitStatus(IntEnum):
 
 
 def text_of(error: Exception) -> str:
-    """Return an error and its notes as one line. For an OSError of the system, return the file and the reason."""
+    """Return an error and its notes as one line. For an error of the operating system, name the file and the reason."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
@@ -93,7 +93,7 @@ class Output:
         while view.nbytes:
             try:
                 view = view[os.write(descriptor, view) :]
-            except BlockingIOError:  # another program that has the same terminal or pipe has set O_NONBLOCK
+            except BlockingIOError:  # another program with the same terminal or pipe has set O_NONBLOCK
                 select.select([], [descriptor], [])
 
     def abandon(self) -> None:

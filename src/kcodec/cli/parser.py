@@ -117,7 +117,7 @@ def _end_of_options(arguments: Sequence[str]) -> int:
 
 
 def text_of_file(path: str) -> str:
-    """Return the text of a file. Raise CommandError, with its name, if it is not UTF-8."""
+    """Return the text of a file. Raise a CommandError that names the file if it is not UTF-8."""
     data = Path(path).read_bytes()
     try:
         return data.decode("utf-8-sig")

@@ -96,7 +96,7 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
         # As open() makes files, with the permissions that the umask leaves.
         with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
             if mode is not None and hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), mode)  # the data stays as private as the file that it replaces
+                os.fchmod(file.fileno(), mode)  # the new file is not more accessible than the old one
             yield file
             os.fsync(file.fileno())  # after the rename the bytes cannot be lost any more, nor the name
         scratch.replace(path)  # after the file was closed: Windows renames no open file

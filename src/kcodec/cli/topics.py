@@ -177,7 +177,7 @@ def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 
 def _check_known(admin: Admin, resources: list[ConfigResource], names: list[str]) -> None:
-    """Raise CommandError for a setting that topics do not have, because brokers accept its removal."""
+    """Raise CommandError for a setting that topics do not have. A broker would accept the removal of such a setting."""
     from kcodec.errors import AdminError, BrokerError
 
     try:
@@ -185,7 +185,7 @@ def _check_known(admin: Admin, resources: list[ConfigResource], names: list[str]
     except AdminError as error:
         described = error.results
     except BrokerError:
-        return  # the change reports it
+        return  # the request that makes the change reports the error
     for entries in described.values():
         for name in names:
             if name not in entries:

@@ -140,8 +140,8 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _logs(files: list[str], problems: list[Exception]) -> Iterator[tuple[Log, LogDirectory | None]]:
-    """Yield each log, and the log directory that it is part of, if one was named. Add the errors of partitions of a log
-    directory that cannot be opened to `problems`."""
+    """Yield each log with its log directory, or with None if the log itself was named. If a partition of a log
+    directory cannot be opened, add the error to `problems`."""
     for file in files:
         opened = kcodec.open(file)
         if not isinstance(opened, LogDirectory):
@@ -200,8 +200,8 @@ class _Coordinators:
     """What the coordinators have recorded in a log directory.
 
     directory:   The log directory; None for a partition alone.
-    is_complete: Whether all of their records could be read. Otherwise, a transaction that seems to hang may be in a
-                 record that is lost.
+    is_complete: Whether all of their records could be read. If not, a corrupt record may show that a transaction does
+                 not hang.
     """
 
     directory: LogDirectory | None = None
@@ -233,9 +233,9 @@ class _Coordinators:
         ]
 
     def _still_hanging(self, log: Log) -> set[int | None]:
-        """Return the first offsets of the transactions that also hang according to records that are read now.
+        """Read the records again, and return the first offsets of the transactions that still seem to hang.
 
-        A running broker may have begun a transaction after the records were read, and may have ended it since.
+        A running broker may have begun a transaction after the first read, and may have ended it since.
         """
         assert self.directory is not None
         states = self.directory.transaction_states(on_error="stop").values()

@@ -50,7 +50,7 @@ CLOSE_SECONDS = 30.0
 def _method(
     part: Callable[[ConsumerCore], Part], flow: Callable[Concatenate[Part, P], Flow[T]]
 ) -> Callable[Concatenate[Consumer, P], T]:
-    """Return a method that runs a flow of a part of the core."""
+    """Return a method that runs a flow of the core, or of one of its parts."""
 
     def run_of(found: Callable[Concatenate[Part, P], Flow[T]]) -> Callable[..., T]:
         def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:

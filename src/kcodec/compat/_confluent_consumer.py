@@ -217,7 +217,7 @@ class ConsumerMethods:
                     self._kcodec.drop_added()
 
     def _drop_taken(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drop the messages that `consume` has taken of revoked partitions, as librdkafka does. The next owner of the
+        """Drop the messages of revoked partitions that `consume` has taken, as librdkafka does. The next owner of the
         partitions, which may be this consumer, gets these messages."""
         if self._taken is None:
             return
@@ -412,7 +412,7 @@ class ConsumerMethods:
         no limit.
 
         If a rebalance during the call revokes partitions, their messages are not returned. If Ctrl-C or an exception of
-        a callback interrupts the call, the next call returns the messages again. Raise ValueError if num_messages is
+        a callback interrupts the call, the next call returns its messages. Raise ValueError if num_messages is
         not between 0 and 1,000,000.
         """
         consumer = self._open()

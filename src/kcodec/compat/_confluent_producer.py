@@ -38,7 +38,7 @@ from kcodec.compat._confluent_places import checked_places
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, check_topic
 
-#: Minimum time for the request of a commit after the records are acknowledged.
+#: Minimum time that a commit gets after the records are acknowledged.
 SHORTEST_COMMIT_SECONDS = 1.0
 
 
@@ -287,8 +287,8 @@ class ProducerMethods:
             raise _conflict("init_transactions() has failed; repeat it before any other call of transactions")
 
     def _refuse_unknown_outcome(self) -> None:
-        """Raise KafkaException after a commit without a response. Another call would abort the transaction if its
-        commit has not arrived."""
+        """Raise KafkaException if a commit got no response. If it did not reach the coordinator, another call would
+        abort the transaction."""
         if self._open().transaction_state == "UNKNOWN_OUTCOME":
             raise _conflict("commit_transaction() got no response; repeat it before any other call of transactions")
 
@@ -326,8 +326,8 @@ class ProducerMethods:
         return None if limit is None else max(deadline - time.monotonic(), SHORTEST_COMMIT_SECONDS)
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Discard the records that are not sent, abort, and call the callbacks. Raise KafkaException if this fails.
-        After a timeout, the error is retriable, and the next call continues."""
+        """Discard the records that were not sent, abort, and call the callbacks. Raise KafkaException if this fails.
+        After a timeout, the error is retriable, and the next call continues the abort."""
         limit = seconds(timeout)
         with self._ending(), self._in_transaction(is_abort=True):
             self._refuse_failed_start()
@@ -339,8 +339,8 @@ class ProducerMethods:
 
     @contextlib.contextmanager
     def _ending(self) -> Any:
-        """Call the callbacks of the records that have ended in this block. Their exceptions are raised unchanged, also
-        instead of that of the block."""
+        """Call the delivery callbacks at the end of this block. An exception of a callback is raised unchanged, even if
+        the block has raised another one."""
         try:
             yield
         finally:
@@ -371,8 +371,8 @@ class ProducerMethods:
             raise KafkaException(found) from error.__cause__
 
     def _by_state(self, error: KafkaError) -> KafkaError:
-        """Return the error of a call with the flags that follow from the state of the producer. A missing permission,
-        for example, may be an error of the transaction or of the producer."""
+        """Return the error of a call with the flags that follow from the state of the producer. For example, a missing
+        permission requires an abort in one state and is fatal in another."""
         producer = self._kcodec
         if producer is None or error.fatal() or error.code() in {KafkaError._STATE, KafkaError._CONFLICT}:
             return error
@@ -482,7 +482,7 @@ def _retriable(code: int, reason: str) -> KafkaException:
 
 
 def _conflict(reason: str) -> KafkaException:
-    """Return the exception for a call while an earlier call must be repeated first."""
+    """Return the exception for a call that is refused until an earlier call has been repeated."""
     return _retriable(KafkaError._CONFLICT, reason)
 
 

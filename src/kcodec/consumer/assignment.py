@@ -6,7 +6,8 @@ to the `version` that the state had at the time of the request. After a seek or 
 
 Automatic commits use the completed position. The records that the application got last are not completed yet, so the
 completed position is before them. They count as completed when the application requests the next records. A call that
-requests records several times before it returns them (`consume` of confluent_kafka) holds the completed positions.
+requests records several times before it returns them (`consume` of confluent_kafka) keeps the completed positions
+before its records until it ends.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class Assignment:
         self._may_be_paused = self._may_have_failed = False
         #: The partitions of the records that the last request gave.
         self._given: list[PartitionState] = []
-        #: During a call that holds the completed positions: the positions before the records of this call.
+        #: During a call between `hold` and `release`: the positions before the records of this call.
         self._held: dict[PartitionState, LogPosition] | None = None
 
     # Requests for records, on the thread of the application

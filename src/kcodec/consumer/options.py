@@ -246,9 +246,9 @@ class ConsumerSettings:
     retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
 
     def need_group(self, call: str) -> None:
-        """Raise ValueError without a group.
+        """Raise ValueError if the consumer has no group.
 
-        call: The name of the call, for the error.
+        call: Name of the call, for the error message.
         """
         if self.group_id is None:
             raise ValueError(f"{call} needs a consumer with group_id=, as offsets are committed for a group")

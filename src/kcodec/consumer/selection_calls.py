@@ -2,7 +2,7 @@
 """The calls of a consumer that choose what it reads: subscriptions, assignments by hand, and the member of the group
 that gets partitions assigned.
 
-Many flows are methods of the public classes.
+Many of these flows are methods of the public classes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.consumer")
 #: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
 REJOIN_SECONDS = 3.0
-#: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
+#: Time that a call that also commits or aborts reserves for leaving: seconds, and maximum share of its timeout.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
 
 
@@ -83,7 +83,7 @@ class SelectionCalls:
         #: The background flows of the member.
         self.membership_tasks: list[Task[None]] = []
         self._left: ConsumerGroupMetadata | None = None
-        #: Of the next member in the consumer protocol, if `member_id` has chosen it.
+        #: Id of the next member in the consumer protocol, if `member_id` has chosen it.
         self._next_member_id: str | None = None
         #: Number of subscriptions and assignments that the application has begun.
         self._selections = 0

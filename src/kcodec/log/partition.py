@@ -147,7 +147,8 @@ class Log:
         """Return the offset at which reading ends.
 
         isolation_level: "read_uncommitted" returns the high watermark, "read_committed" the last stable offset.
-        on_error: "skip" returns the end of the data that can be read, "stop" the end of the data before corruption.
+        on_error: If a batch is corrupt, "raise" raises DecodeError, "skip" returns the end of the data that can be
+                  read, and "stop" returns the end of the data before the corruption.
         """
         timeline, given = self._timeline(on_error), self._given_high_watermark
         end = self._log_end_offset(timeline) if given is None else given

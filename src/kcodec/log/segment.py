@@ -82,7 +82,7 @@ def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
 
 #: The reason of a tail begins with this if its batch is complete.
 WRONG_CRC = "the last batch has a wrong CRC"
-#: The reason of a tail without a batch, in a preallocated file.
+#: The reason of a tail that contains no batch. A preallocated file has such a tail.
 ZEROS = "zeros to the end of the file"
 
 

@@ -29,7 +29,7 @@ class Split:
     max_timestamp: Largest timestamp of its batches in ms; -1 without batches.
     is_active:     Whether it belongs to the active segment, whose torn tail is left out.
     storage:       The storage of its path.
-    below_offset:  Begin of the next segment; None after the last one.
+    below_offset:  Base offset of the next segment; None in the last segment.
     """
 
     path: str
@@ -91,10 +91,10 @@ def _parts(
 
 
 def _joined(parts: Iterable[WalkedRange], max_bytes: int) -> Iterator[WalkedRange]:
-    """Join adjacent ranges up to max_bytes. Corruption is always joined with the range after it, because the batches
-    there show which base offsets are wrong."""
+    """Join adjacent ranges up to max_bytes. A corrupt range is always joined with the range after it, because the
+    batches there show which base offsets are wrong."""
     joined: WalkedRange | None = None
-    is_corrupt = False  # whether the last part is
+    is_corrupt = False  # whether the last range is
     for part in parts:
         if (
             joined is not None

@@ -163,7 +163,7 @@ class WalkedSegment:
 def parts_reaching(parts: Iterable[WalkedRange], offset: int) -> Iterator[WalkedRange]:
     """Yield the ranges of a segment that may contain `offset` or later offsets.
 
-    Corruption ends below the offset if the batches after it do. Its own offsets are unknown.
+    The offsets of a corrupt range are unknown. It is left out if the next range with batches ends before `offset`.
     """
     corrupt: list[WalkedRange] = []
     for part in parts:
@@ -349,7 +349,7 @@ class _Walk:
         return None if tail is not None and tail.reason == ZEROS and positions.are_after(position) else tail
 
     def note_cut(self, walked: WalkedSegment) -> None:
-        """Note that a closed segment was cut between two batches, so that a reader looks for the loss at its end."""
+        """If a closed segment was cut between two batches, add an empty range, so that a reader finds the loss."""
         with walked.segment.open() as file:
             end = file.size()
             if ResumePositions(file, self.limits).are_after(end):

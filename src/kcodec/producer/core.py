@@ -232,9 +232,10 @@ class ProducerCore:
     ) -> Callable[[], None] | None:
         """Return a function to call on the I/O thread after a `send` in this transaction raised this error, or None.
 
-        In a transaction, a record that `send` refuses prevents the commit, as one that a broker rejects. If the topic
-        does not have the partition, new metadata is requested, because the partition may have been added. A record that
-        was refused because no transaction was open is part of no transaction, even if another thread has begun one.
+        In a transaction, a record that `send` refuses prevents the commit, as one that a broker rejects does, unless
+        `refusal_prevents_commit` is False. If the topic does not have the partition, new metadata is requested, because
+        the partition may have been added. A record that was refused because no transaction was open is part of no
+        transaction, even if another thread has begun one.
         """
         is_missing = isinstance(error, EncodeError) and error.field == "partition"
         if self.id_manager.transactional_id is None:

@@ -217,9 +217,9 @@ class IdempotentProducerId(ProducerIdManager):
 
     A new id is requested when the epochs are used up, or if a broker reports the epoch or the id as invalid.
 
-    If a refused login is not retried (see `kcodec.network.connections`), the records in the buffer fail with its error,
-    or with one that has `possibly_sent` if an earlier attempt may have written them. The next record requests an id
-    again, and its sequence numbers begin at 0.
+    If a refused login is not retried (see `kcodec.network.connections`), the records in the buffer fail with its error.
+    A record that an earlier attempt may have written fails with a TransportError with `possibly_sent`. The next record
+    requests an id again, and its sequence numbers begin at 0.
 
     request_timeout: Timeout of InitProducerId in seconds.
     backoff:         Function that returns the seconds before a repeat, from the number of the attempt and a random

@@ -414,8 +414,8 @@ class ProduceResponses:
 
 
 def _refused_after_sent(error: AuthenticationError) -> TransportError:
-    """Return the error of a batch that an earlier attempt may have written, for a refused login. An AuthenticationError
-    would mean that the batch was not sent."""
+    """Return the error of a batch that fails because of a refused login and that an earlier attempt may have written.
+    An AuthenticationError would mean that the batch was not sent."""
     failure = TransportError(
         f"an earlier attempt may have written the record, and the next one failed: {error.reason}",
         possibly_sent=True,

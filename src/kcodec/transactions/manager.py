@@ -332,8 +332,8 @@ class TransactionManager:
         yield from self.background.begin(result, deadline, self._completion.complete_commit)
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
-        """See `TransactionCompletion.abort`. If an earlier abort got no response, send InitProducerId, which also
-        aborts what may still be open."""
+        """See `TransactionCompletion.abort`. If an earlier abort got no response, send InitProducerId, which aborts the
+        transaction if it is still open."""
         last = self.context.open
         if self.context.state is State.UNINITIALIZED and last is not None and last.is_abort_unconfirmed:
             yield from self.initialize(timeout)

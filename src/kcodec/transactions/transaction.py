@@ -27,8 +27,8 @@ class ProducerTransaction:
     groups:      Consumer groups that were added to the transaction.
     is_sent:     Whether a request of it may have reached a broker, so that it needs an EndTxn.
     is_shared:   Whether its handle was read, so that other processes may write to it and end it.
-    is_abort_unconfirmed: Whether its abort was sent and got no response, so that it may still be open, and it is
-                 certainly not committed.
+    is_abort_unconfirmed: Whether its abort was sent and got no response. It may then still be open, but it is certainly
+                 not committed.
     requests:    Number of requests in flight that add partitions or offsets. EndTxn waits for them.
     batches:     Number of acknowledged batches.
     sent_at:     Time of the first request. The coordinator's time limit starts after it.
@@ -63,8 +63,8 @@ class ProducerTransaction:
         return bool(self.added or self.groups or self.receipt)
 
     def note_abort_unconfirmed(self) -> None:
-        """Note that the abort was sent and got no response. An earlier commit, or a process with the handle, may have
-        committed the transaction."""
+        """Note that the abort was sent and got no response. This does not count if an earlier commit, or a process with
+        the handle, may have committed the transaction."""
         self.is_abort_unconfirmed = not (self.is_commit_unconfirmed or self.is_shared)
 
     def note_batch(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:

@@ -56,7 +56,7 @@ if True:  # ASYNC
 def _method(
     part: Callable[[ConsumerCore], Part], flow: Callable[Concatenate[Part, P], Flow[T]]
 ) -> Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]]:
-    """Return a method that runs a flow of a part of the core."""
+    """Return a method that runs a flow of the core, or of one of its parts."""
 
     def run_of(found: Callable[Concatenate[Part, P], Flow[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
         async def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
