@@ -286,6 +286,8 @@ def test_bounded_read_examples_run(apache_kafka: ApacheKafka, capsys: pytest.Cap
     with examples.producer(transactional_id=examples.topics["orders"]) as producer, producer.transaction() as txn:
         for number in range(3):
             txn.send(examples.topics["orders"], b"value-%d" % number, partition=0)
+    with examples.consumer(examples.topics["orders"]) as consumer:
+        assert consumer.poll(30.0)  # a coordinator responds to EndTxn before the markers are written
     examples.run(read)
     assert "0 2 b'value-2'" in capsys.readouterr().out
     examples.run(consume)

@@ -21,7 +21,7 @@ EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
     Example(
-        "close the connection instead of sending a response to about a third of the Produce requests, at random",
+        "close the connection after a third of the Produce requests, chosen at random",
         "kcodec broker --fault Produce,probability=0.33,close=after",
     ),
 )
