@@ -10,7 +10,7 @@ adds only one member.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -99,37 +99,62 @@ def make_member_id(random: Random) -> str:
 
 
 class HeartbeatPace:
-    """Decides when the next heartbeat is sent: at the interval of the broker, and more often after a join.
+    """Decides when the next heartbeat is sent: at the interval of the broker, more often after a join, and after a
+    pause if the last one failed.
 
     A new member gets its partitions when other members have revoked them, and a broker of Kafka 4.3 or later assigns
     partitions only after its response. The response to a join is therefore usually empty, and the assignment arrives
     with a later heartbeat. Until all other members have sent a heartbeat, this member sends heartbeats more often.
 
-    interval: Heartbeat interval of the broker.
-    next_at:  Time of the next heartbeat, by the clock of the calls.
+    interval:         Heartbeat interval of the broker.
+    next_at:          Time of the next heartbeat, by the clock of the calls, if there is nothing to report before.
+    not_before:       Time before which no heartbeat is sent, whatever there is to report.
+    sent_number:      Number of heartbeats that were sent.
+    responded_number: Number of the last one whose response had no error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backoff: Callable[[int], float]) -> None:
         self.interval = SHORTEST_INTERVAL
-        self.next_at = 0.0
+        self.next_at = self.not_before = 0.0
+        self.sent_number = self.responded_number = 0
+        self._backoff = backoff
         self._pause = SHORTEST_INTERVAL
         self._eager_until = 0.0
+        #: Number of failures in a row, and of times in a row that the group dropped the member before a heartbeat of a
+        #: member succeeded.
+        self._failures = self._drops = 0
 
     def sent(self, now: float) -> None:
         """Note that a heartbeat is sent."""
+        self.sent_number += 1
         self.next_at = now + self._pause
 
     def responded(self, now: float, interval_ms: int, *, is_join: bool) -> None:
-        """Note a response of the broker."""
+        """Note a response without an error."""
+        self.responded_number = self.sent_number
+        self._failures, self.not_before = 0, 0.0
         self.interval = min(max(interval_ms / 1000, SHORTEST_INTERVAL), LONGEST_INTERVAL)
         if is_join:
             self._pause = self.interval * FIRST_PAUSE / PAUSE_GROWTH
             self._eager_until = now + self.interval * EAGER_INTERVALS
+        else:
+            self._drops = 0
         pause = self.interval
         if now < self._eager_until:
             pause = min(self._pause * PAUSE_GROWTH, self.interval * LONGEST_PAUSE)
         self._pause = max(pause, SHORTEST_INTERVAL)
         self.next_at = now + self._pause
+
+    def failed(self, now: float) -> None:
+        """Pause after a heartbeat that failed."""
+        self.not_before = now + self._backoff(self._failures)
+        self._failures += 1
+
+    def dropped(self, now: float) -> None:
+        """Let the member join again: at once after the first time that the group dropped it, after a pause when that
+        happens again before a heartbeat of a member succeeded."""
+        self.not_before = now + self._backoff(self._drops - 1) if self._drops else 0.0
+        self._drops += 1
 
 
 class HeartbeatFields:

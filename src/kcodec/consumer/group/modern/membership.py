@@ -4,7 +4,7 @@
 One flow sends heartbeats. Another flow reconciles (`reconciliation.py`), independently of the application. The states
 are those of Kafka's MemberState. States that differ only in the reconciliation are combined:
 
-    IDLE ──subscribe──> JOINING ──response─> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> leave, IDLE
+    IDLE ──subscribe──> JOINING ──response─> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> LEAVING ──> IDLE
                            ^                  │ fenced, unknown; not polled for max_poll_interval (leave)
                            └──released──  RELEASING ──released, after a fatal error──> FATAL ──subscribe──> JOINING
 
@@ -56,6 +56,7 @@ class ConsumerMemberState(Enum):
     JOINING = "joining"
     MEMBER = "member"
     RETIRING = "retiring"
+    LEAVING = "leaving"
     RELEASING = "releasing"
     FATAL = "fatal"
     LEFT = "left"
@@ -69,20 +70,17 @@ class ConsumerMembership:
     ) -> None:
         if settings.group_id is None:
             raise ValueError("a subscription needs a consumer with group_id=, as a group assigns the partitions")
-        clock, random = cluster.clock, cluster.random
         self.changed = Signal()
-        self.group_lock = FlowLock(clock)
+        self.group_lock = FlowLock(cluster.clock)
         self.error: BaseException | None = None
         self.state = ConsumerMemberState.IDLE
-        self.member_id = member_id or make_member_id(random)
+        self.member_id = member_id or make_member_id(cluster.random)
         self.member_epoch = JOIN_EPOCH
         self._cluster = cluster
         self._settings = settings
-        self._clock = clock
         #: What is wanted, and what is reported to the group: the same, but for one that is about to leave.
         self._next_subscription = self._subscription = Subscription()
         self._metadata = ConsumerGroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
-        self._group_id = settings.group_id
         self._fields = HeartbeatFields(settings)
         self._reconciliation = Reconciliation(
             cluster,
@@ -92,22 +90,16 @@ class ConsumerMembership:
             on_released=self._on_released,
             on_error=self._on_handler_error,
         )
-        self._polled_at = clock()
+        self._polled_at = cluster.clock()
         self._wake = Signal()
         self._responded = Signal()
-        #: Number of heartbeats sent, and of the last one whose response had no error.
-        self._sent_number = self._responded_number = 0
         #: Another one after each loss: what was sent before says nothing of now.
         self._incarnation = 0
-        #: Number of times in a row that the group dropped us before a heartbeat of a member succeeded.
-        self._rejoins = 0
         #: Why the last heartbeat failed, None after one that succeeded.
         self.last_error: BaseException | None = None
-        self._is_due = self._has_joined = self._is_fatal = self._is_retired = False
+        self._is_due = self._has_joined = self._is_fatal = False
         self._reported: BaseException | None = None
-        self._not_before = 0.0
-        self._pace = HeartbeatPace()
-        self._attempt = 0
+        self._pace = HeartbeatPace(self._backoff)
         self._worker: Task[None] | None = None
 
     # Calls of the consumer
@@ -154,7 +146,7 @@ class ConsumerMembership:
 
     def request_rejoin(self, reason: str) -> None:
         """Log a warning: in this protocol, the broker decides when to assign partitions."""
-        log.warning("group %r: %s: no rejoin, as the broker assigns partitions itself", self._group_id, reason)
+        log.warning("group %r: %s: no rejoin, as the broker assigns partitions itself", self._metadata.group_id, reason)
 
     def note_poll(self, now: float) -> None:
         """Note that the application polled; any thread."""
@@ -162,7 +154,7 @@ class ConsumerMembership:
 
     def run(self) -> Flow[None]:
         """Run the member until `leave`."""
-        worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._group_id!r}")
+        worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._metadata.group_id!r}")
         self._worker = worker
         worker.when_done(self._worker_ended)
         try:
@@ -179,16 +171,16 @@ class ConsumerMembership:
                 if self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.JOINING)
                 else Heartbeat.LOST
             )
-        deadline = self._clock() + timeout
+        deadline = self._cluster.clock() + timeout
         incarnation, version = self._incarnation, self._reconciliation.version
-        awaited = self._sent_number + 1
+        awaited = self._pace.sent_number + 1
         self._on_ack()
         while (
-            self._responded_number < awaited
+            self._pace.responded_number < awaited
             and self.state is ConsumerMemberState.MEMBER
             and self._incarnation == incarnation
         ):
-            left = deadline - self._clock()
+            left = deadline - self._cluster.clock()
             if left <= 0:
                 return Heartbeat.UNKNOWN
             yield from wait(self._responded, left)
@@ -201,7 +193,7 @@ class ConsumerMembership:
     def leave(self, timeout: float, reason: str) -> Flow[None]:
         """Send the leave heartbeat, which for a static member says that it will return, and end. Never raise: if the
         heartbeat is lost, the broker waits for the end of the session."""
-        log.info("group %r: member %s leaves: %s", self._group_id, self.member_id, reason)
+        log.info("group %r: member %s leaves: %s", self._metadata.group_id, self.member_id, reason)
         self.state = ConsumerMemberState.LEFT
         self._incarnation += 1
         if self._worker is not None:  # it could change the partitions of the next member
@@ -215,12 +207,12 @@ class ConsumerMembership:
         while self.state is not ConsumerMemberState.LEFT:
             if self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.RELEASING, ConsumerMemberState.FATAL):
                 yield from wait(self._wake)
-            elif self._is_retired:
+            elif self.state is ConsumerMemberState.LEAVING:
                 yield from self._send_leave(LEAVE_SECONDS)
-                self._is_retired = False
-                self._incarnation += 1
-                self._rejoin()
-            elif self._clock() - self._polled_at > self._settings.max_poll_interval:
+                if self.state is ConsumerMemberState.LEAVING:
+                    self._incarnation += 1
+                    self._rejoin()
+            elif self._cluster.clock() - self._polled_at > self._settings.max_poll_interval:
                 yield from self._leave_unpolled()
             elif (pause := self._seconds_to_next()) > 0:
                 yield from wait(self._wake, pause)
@@ -228,16 +220,16 @@ class ConsumerMembership:
                 yield from self._heartbeat()
 
     def _seconds_to_next(self) -> float:
-        now = self._clock()
+        now = self._cluster.clock()
         is_now = self._is_due or self.state is ConsumerMemberState.JOINING or self._fields.is_news(self._subscription)
-        due = max(now if is_now else self._pace.next_at, self._not_before)
+        due = max(now if is_now else self._pace.next_at, self._pace.not_before)
         # A little after the limit, so that it has certainly passed.
         return min(due, self._polled_at + self._settings.max_poll_interval + 0.001) - now
 
     def _heartbeat(self) -> Flow[None]:
         incarnation = self._incarnation
         try:
-            node = yield from self._cluster.coordinator("group", self._group_id, self._cluster.times.request)
+            node = yield from self._cluster.coordinator("group", self._metadata.group_id, self._cluster.times.request)
             is_held = yield from self.group_lock.acquire(self._pace.interval)
             try:
                 if self._incarnation == incarnation and self.state is not ConsumerMemberState.LEFT:
@@ -247,24 +239,23 @@ class ConsumerMembership:
                 if is_held:
                     self.group_lock.release()
         except UnsupportedError:
-            self._fail(without_protocol(self._group_id, self._subscription.pattern), incarnation)
+            self._fail(without_protocol(self._metadata.group_id, self._subscription.pattern), incarnation)
         except AuthenticationError as error:
             self._fail(error, incarnation)
         except BrokerError as error:
             self._refused(error, incarnation)
         except (TransportError, DecodeError) as error:
-            log.info("group %r: a heartbeat got no response: %s", self._group_id, error)
+            log.info("group %r: a heartbeat got no response: %s", self._metadata.group_id, error)
             self.last_error = error
-            self._cluster.forget_coordinator("group", self._group_id)
+            self._cluster.forget_coordinator("group", self._metadata.group_id)
             self._again(incarnation)
 
     def _send(self, node: int) -> Flow[Reply]:
-        self._sent_number += 1
         owned = self._reconciliation.owned
         request = self._fields.build(self.member_id, self.member_epoch, self._subscription, owned, is_ack=self._is_due)
         self._is_due = False
         self._has_joined = True
-        self._pace.sent(self._clock())
+        self._pace.sent(self._cluster.clock())
         lowest = 0 if self._subscription.pattern is None else REGEX_VERSION
         timeout = self._cluster.times.request
         reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, channel=CHANNEL)
@@ -275,26 +266,22 @@ class ConsumerMembership:
         if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
         if response.error_code:
-            raise heartbeat_error(response.error_code, self._group_id, response.error_message)
+            raise heartbeat_error(response.error_code, self._metadata.group_id, response.error_message)
         if response.member_epoch <= 0:
             raise DecodeError(
                 f"ConsumerGroupHeartbeat: the response has member epoch {response.member_epoch}, expected 1 or more"
             )
-        self._attempt, self._not_before = 0, 0.0
         self.last_error = None
-        if self.state is not ConsumerMemberState.JOINING:
-            self._rejoins = 0
-        self._responded_number = self._sent_number
         if self.error is self._reported:
             self.error = self._reported = None
         self.member_id = response.member_id or self.member_id
         is_changed = self.state is ConsumerMemberState.JOINING or response.member_epoch != self.member_epoch
         self.member_epoch = response.member_epoch
         self._metadata = ConsumerGroupMetadata(
-            self._group_id, self.member_epoch, self.member_id, self._settings.group_instance_id
+            self._metadata.group_id, self.member_epoch, self.member_id, self._settings.group_instance_id
         )
         self._pace.responded(
-            self._clock(), response.heartbeat_interval_ms, is_join=self.state is ConsumerMemberState.JOINING
+            self._cluster.clock(), response.heartbeat_interval_ms, is_join=self.state is ConsumerMemberState.JOINING
         )
         if self.state is ConsumerMemberState.JOINING:
             self.state = ConsumerMemberState.MEMBER
@@ -318,13 +305,10 @@ class ConsumerMembership:
         if what is GroupDisposition.RESET_GENERATION:
             if self._incarnation == incarnation:
                 self._drop(Release.LOST)
-                if self._rejoins:  # at once, but not again and again
-                    pause = self._settings.retry_backoff(self._rejoins - 1, self._cluster.random.random())
-                    self._not_before = self._clock() + pause
-                self._rejoins += 1
+                self._pace.dropped(self._cluster.clock())
             return
         if what is GroupDisposition.FIND_COORDINATOR:
-            self._cluster.forget_coordinator("group", self._group_id)
+            self._cluster.forget_coordinator("group", self._metadata.group_id)
         if what is GroupDisposition.REPORT and self._incarnation == incarnation:
             self.error = self._reported = error
             self.changed.set()
@@ -335,16 +319,16 @@ class ConsumerMembership:
         self._fields.forget()
         if self._incarnation == incarnation:
             self._is_due = True
-            self._not_before = self._clock() + self._settings.retry_backoff(
-                self._attempt, self._cluster.random.random()
-            )
-            self._attempt += 1
+            self._pace.failed(self._cluster.clock())
+
+    def _backoff(self, attempt: int) -> float:
+        return self._settings.retry_backoff(attempt, self._cluster.random.random())
 
     def _fail(self, error: BaseException, incarnation: int) -> None:
         """Handle a fatal error: the owned partitions are lost, and nothing more is sent."""
         if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
-        log.error("group %r: %s", self._group_id, error)
+        log.error("group %r: %s", self._metadata.group_id, error)
         note_final(error)
         self.error, self._is_fatal = error, True
         self._drop(Release.LOST)
@@ -364,8 +348,8 @@ class ConsumerMembership:
         self._incarnation += 1
         self.member_epoch = JOIN_EPOCH
         self._fields.forget()
-        self._is_due = self._is_retired = False
-        self._not_before = 0.0
+        self._is_due = False
+        self._pace.not_before = 0.0
         self.state = ConsumerMemberState.RELEASING
         self._reconciliation.release(release)
         self._changed()
@@ -375,7 +359,7 @@ class ConsumerMembership:
         log.warning(
             "group %r: leaving, as the application did not poll for %g s (max_poll_interval_ms); other members get the "
             "partitions. Reduce max_poll_records or increase max_poll_interval_ms",
-            self._group_id,
+            self._metadata.group_id,
             self._settings.max_poll_interval,
         )
         self._drop(Release.STALE)
@@ -388,28 +372,29 @@ class ConsumerMembership:
             return
         self._has_joined = False
         request, attempt = self._fields.leave(self.member_id), 0
-        deadline = self._clock() + timeout
-        while (left := deadline - self._clock()) > 0:
+        deadline = self._cluster.clock() + timeout
+        while (left := deadline - self._cluster.clock()) > 0:
             is_held = yield from self.group_lock.acquire(left)
             try:
-                node = yield from self._cluster.coordinator("group", self._group_id, max(deadline - self._clock(), 0.0))
-                seconds = min(max(deadline - self._clock(), 0.0), self._cluster.times.request)
+                node = yield from self._cluster.coordinator(
+                    "group", self._metadata.group_id, max(deadline - self._cluster.clock(), 0.0)
+                )
+                seconds = min(max(deadline - self._cluster.clock(), 0.0), self._cluster.times.request)
                 reply = yield from call(node, request, timeout=seconds, channel=CHANNEL)
                 code = reply.message.error_code
                 if not code or disposition(CONSUMER_JOIN, code) not in REPEATED:
                     return
-                log.info("group %r: the leave heartbeat failed with %s", self._group_id, error_code(code).name)
+                log.info("group %r: the leave heartbeat failed with %s", self._metadata.group_id, error_code(code).name)
             except (AuthenticationError, BrokerError, DecodeError) as error:
-                log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
+                log.info("group %r: the leave heartbeat failed: %s", self._metadata.group_id, error)
                 return
             except TransportError as error:
-                log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
+                log.info("group %r: the leave heartbeat failed: %s", self._metadata.group_id, error)
             finally:
                 if is_held:
                     self.group_lock.release()
-            self._cluster.forget_coordinator("group", self._group_id)
-            pause = self._settings.retry_backoff(attempt, self._cluster.random.random())
-            yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))
+            self._cluster.forget_coordinator("group", self._metadata.group_id)
+            yield from sleep(min(self._backoff(attempt), max(deadline - self._cluster.clock(), 0.0)))
             attempt += 1
 
     # Called by the reconciliation
@@ -423,7 +408,7 @@ class ConsumerMembership:
     def _on_released(self) -> None:
         """Handle the end of a release: no partition is owned any more."""
         if self.state is ConsumerMemberState.RETIRING:
-            self._is_retired = True
+            self.state = ConsumerMemberState.LEAVING
         elif self.state is ConsumerMemberState.RELEASING:
             if self._is_fatal:
                 self.state = ConsumerMemberState.FATAL
@@ -439,7 +424,7 @@ class ConsumerMembership:
         self._fields.forget()
         self._subscription = self._next_subscription
         self.state = ConsumerMemberState.IDLE if self._next_subscription.is_empty else ConsumerMemberState.JOINING
-        self._polled_at = max(self._polled_at, self._clock())
+        self._polled_at = max(self._polled_at, self._cluster.clock())
         self._changed()
 
     def _changed(self) -> None:
