@@ -4,7 +4,7 @@
 A flow yields effects and receives their results. It never uses a socket, a clock or a lock:
 
     def end_transaction(...) -> Flow[Reply]:
-        node = yield from cluster.coordinator(...)
+        node = yield from cluster.coordinators.find(...)
         reply = yield from call(node, EndTxnRequest(...), timeout=30.0)
         yield from sleep(0.02)
 

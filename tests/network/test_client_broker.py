@@ -23,14 +23,14 @@ def initialised(client: Any, transactional_id: str, deadline: float) -> Flow[tup
     """InitProducerId until it is answered well, whatever happens on the way."""
     while True:
         try:
-            node = yield from client.cluster.coordinator("transaction", transactional_id, 20.0)
+            node = yield from client.cluster.coordinators.find("transaction", transactional_id, 20.0)
             request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=10_000)
             request.producer_id = request.producer_epoch = -1
             reply = yield from call(node, request, timeout=3.0)
             if reply.message.error_code == ErrorCode.NONE:
                 return reply.message.producer_id, reply.message.producer_epoch
             if reply.message.error_code == ErrorCode.NOT_COORDINATOR:
-                client.cluster.forget_coordinator("transaction", transactional_id)
+                client.cluster.coordinators.forget("transaction", transactional_id)
         except TransportError:
             client.cluster.request_update("the coordinator does not answer")
         if client.clock() > deadline:
@@ -46,8 +46,8 @@ def test_what_the_broker_says_of_itself(make: Make, apache_kafka: ApacheKafka) -
     assert sorted(found.partitions) == [0, 1, 2, 3] and found.topic_id.int != 0
     assert cluster.cluster_id and cluster.transaction_version == 2
     assert {cluster.leader(topic, number) for number in range(4)} == set(cluster.brokers)
-    assert runner.run(cluster.coordinator("transaction", "some-id", 20.0)) in cluster.brokers
-    assert runner.run(cluster.coordinator("group", "some-group", 20.0)) in cluster.brokers
+    assert runner.run(cluster.coordinators.find("transaction", "some-id", 20.0)) in cluster.brokers
+    assert runner.run(cluster.coordinators.find("group", "some-group", 20.0)) in cluster.brokers
 
 
 def test_a_topic_that_is_made_later_is_found(make: Make, apache_kafka: ApacheKafka) -> None:

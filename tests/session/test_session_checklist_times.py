@@ -10,6 +10,7 @@ from session_script import GROUP, IN, Script, SessionWorld
 from transaction_script import CUT, HANG, LOST, REFUSED
 from unnarrowed import unnarrowed
 
+from kcodec.cluster.metadata import FinalizedFeatures
 from kcodec.errors import (
     AbortableTransactionError,
     DeliveryTimeoutError,
@@ -29,7 +30,7 @@ def test_generations_follow_from_the_versions_of_the_coordinator() -> None:
     assert has_kip447(cluster, GROUP)
     cluster.versions[2] = SessionWorld(has_kip447=False).cluster.versions[1]
     assert not has_kip447(cluster, GROUP), "one of the brokers is too old, and may be the coordinator"
-    assert world.run(cluster.coordinator("group", GROUP, 5.0)) == 1
+    assert world.run(cluster.coordinators.find("group", GROUP, 5.0)) == 1
     assert has_kip447(cluster, GROUP)
     cluster.versions.clear()
     assert not has_kip447(cluster, GROUP)
@@ -151,7 +152,7 @@ def test_c26_the_level_may_rise_and_fall_between_transactions() -> None:
     script = Script(SessionWorld(0))
     spoken = []
     for level in (0, 2, 2, 1, 1, 2):
-        script.world.cluster.finalized_features = {"transaction.version": level}
+        script.world.cluster.features = FinalizedFeatures(levels={"transaction.version": level})
         block = script.worked()
         before = len(script.world.asked)
         script.end(block)
@@ -164,7 +165,7 @@ def test_c26_the_level_may_rise_and_fall_between_transactions() -> None:
 def test_c26_one_that_is_open_while_it_falls_aborts() -> None:
     script = Script(SessionWorld(2))
     block = script.worked()
-    script.world.cluster.finalized_features = {"transaction.version": 1}
+    script.world.cluster.features = FinalizedFeatures(levels={"transaction.version": 1})
     with pytest.raises(AbortableTransactionError, match="lowered"):
         script.end(block)
     assert block.committed is False

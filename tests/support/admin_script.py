@@ -19,8 +19,9 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.retry_driver import CallContext
+from kcodec.cluster.values import ClusterTimes
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply
 from kcodec.network.options import ClientConfig

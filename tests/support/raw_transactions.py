@@ -217,11 +217,11 @@ class RawTransactions:
         self, key: str, request: Any, code: Any, highest: int = 32767, kind: str = "transaction"
     ) -> Flow[Any]:
         while True:
-            node = yield from self._client.cluster.coordinator(kind, key, SECONDS)
+            node = yield from self._client.cluster.coordinators.find(kind, key, SECONDS)
             reply = yield from call(node, request, timeout=SECONDS, highest=highest)
             if code(reply.message) not in RETRIED:
                 return reply.message
-            self._client.cluster.forget_coordinator(kind, key)
+            self._client.cluster.coordinators.forget(kind, key)
             yield from sleep(0.01)
 
     def _produce(self, partition: TopicPartition, request: Any, highest: int) -> Flow[tuple[int, int]]:

@@ -17,7 +17,8 @@ from typing import Any
 from uuid import UUID
 
 from kcodec import batches
-from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import ClusterTimes
 from kcodec.errors import RequestTimedOutError, TransportError
 from kcodec.flow import Call, Done, Flow, Reply, Task
 from kcodec.network.metrics import NoMetrics

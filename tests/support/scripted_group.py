@@ -14,7 +14,8 @@ from typing import Any
 
 from model_group import Answer, ModelGroup
 
-from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import ClusterTimes
 from kcodec.consumer.group.classic.membership import ClassicMembership
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from kcodec.cluster.metadata import Cluster, ClusterTimes
-from kcodec.cluster.values import Partition, Topic
+from kcodec.cluster.metadata import Cluster, FinalizedFeatures
+from kcodec.cluster.values import ClusterTimes, Partition, Topic
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply, Signal, Task, wait
 from kcodec.network.scheduler import Scheduler
@@ -75,7 +75,7 @@ class World:
         self.producers: list[tuple[int, int, int, int]] = []
         times = ClusterTimes(request_timeout, 300.0, None, lambda attempt, random: 0.1 * 2 ** min(attempt, 3))
         self.cluster = Cluster(lambda: self.now, Random(1), times)
-        self.cluster.finalized_features = {"transaction.version": transaction_version}
+        self.cluster.features = FinalizedFeatures(levels={"transaction.version": transaction_version})
         self.scheduler = Scheduler(lambda: self.now, self)
 
     def lead(self, *partitions: TopicPartition) -> None:

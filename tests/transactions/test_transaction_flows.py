@@ -27,6 +27,7 @@ from transaction_script import (
 )
 from unnarrowed import unnarrowed
 
+from kcodec.cluster.metadata import FinalizedFeatures
 from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.cluster.values import NO_UUID, Topic
 from kcodec.errors import (
@@ -354,7 +355,7 @@ def test_an_upgrade_between_transactions_takes_a_new_epoch() -> None:
     world = World(1)
     manager = begun(world)
     world.run(manager.commit())
-    world.cluster.finalized_features = {"transaction.version": 2}
+    world.cluster.features = FinalizedFeatures(levels={"transaction.version": 2})
     world.run(manager.begin())
     assert world.apis()[-1] == "InitProducerId"
     assert manager.open is not None
@@ -364,7 +365,7 @@ def test_an_upgrade_between_transactions_takes_a_new_epoch() -> None:
 def test_the_flow_does_not_change_inside_a_transaction() -> None:
     world = World(1)
     manager = begun(world)
-    world.cluster.finalized_features = {"transaction.version": 2}
+    world.cluster.features = FinalizedFeatures(levels={"transaction.version": 2})
     world.run(manager.commit())
     assert world.asked[-1].version == 4
 
@@ -477,7 +478,7 @@ def test_a_lowered_cluster_is_not_sent_the_new_flows_end_txn() -> None:
     (seen on 4.3.1)."""
     world = World(2)
     manager = begun(world)
-    world.cluster.finalized_features = {"transaction.version": 1}
+    world.cluster.features = FinalizedFeatures(levels={"transaction.version": 1})
     with pytest.raises(AbortableTransactionError, match="lowered"):
         world.run(manager.commit())
     world.run(manager.abort())

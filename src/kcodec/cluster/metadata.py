@@ -9,13 +9,14 @@ return to the bootstrap servers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 from uuid import UUID
 
-from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
+from kcodec.cluster.coordinators import Coordinators
+from kcodec.cluster.values import NO_UUID, Broker, ClusterTimes, Partition, Topic
 from kcodec.errors import (
     AuthenticationError,
     BrokerError,
@@ -24,27 +25,13 @@ from kcodec.errors import (
     TransportError,
     UnsupportedError,
 )
-from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
+from kcodec.flow import ANY_NODE, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.offsets import TopicPartition, check_topic
-from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
+from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.quantities import seconds_text
 
-__all__ = ["NO_UUID", "Cluster", "ClusterTimes", "Partition"]
 log = logging.getLogger("kcodec.client")
-#: Maximum number of keys in a FindCoordinator request.
-MOST_COORDINATOR_KEYS = 1000
-COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
-#: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads; and
-#: UNKNOWN_SERVER_ERROR, as one failure of a broker must not end a producer. The deadline bounds the retries.
-PASSING = frozenset(
-    {
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 #: A topic error that a retry cannot cure.
 LASTING_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 #: A topic that no flow has requested for this many seconds is requested no more (Kafka: metadata.max.idle.ms).
@@ -52,21 +39,14 @@ TOPIC_IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class ClusterTimes:
-    """Times in seconds.
+class FinalizedFeatures:
+    """The feature levels of the cluster, by name, as a broker reported them in its response to ApiVersions (KIP-584).
 
-    request:             Timeout of one request.
-    metadata_max_age:    Maximum age of the metadata.
-    rebootstrap_trigger: Time without metadata after which the client returns to the bootstrap servers; None: never.
-    backoff:             Function that returns the time before a repeat, from its number and a random number.
-    unknown_topic:       Maximum wait for a topic that brokers report as unknown.
+    epoch: Number of the change of these levels; -1 from a broker without features, -2 before any response.
     """
 
-    request: float
-    metadata_max_age: float
-    rebootstrap_trigger: float | None
-    backoff: Callable[[int, float], float]
-    unknown_topic: float = 5.0
+    epoch: int = -2
+    levels: Mapping[str, int] = field(default_factory=dict)
 
 
 class Cluster:
@@ -82,8 +62,7 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.controller_id = -1
         self.cluster_id: str | None = None
-        self.finalized_features: dict[str, int] = {}
-        self.features_epoch = -2
+        self.features = FinalizedFeatures()
         self.versions: dict[int, BrokerVersions] = {}
         self.changed = Signal()
         self.allow_auto_topic_creation = True
@@ -93,11 +72,8 @@ class Cluster:
         self.needs_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self._waiting_for_all = 0  # calls of refresh_all
-        self.rebootstraps = 0
         self._topics_used_at: dict[str, float] = {}
-        self._coordinators: dict[tuple[str, str], int] = {}
-        #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
-        self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
+        self.coordinators = Coordinators(self)
         self._update_requested = Signal()
         self._is_update_requested = False
         self._updated_at: float | None = None
@@ -108,20 +84,14 @@ class Cluster:
     @property
     def transaction_version(self) -> int:
         """The finalized level of the feature transaction.version; 0 if the cluster does not have the feature."""
-        return self.finalized_features.get("transaction.version", 0)
+        return self.features.levels.get("transaction.version", 0)
 
     def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
         """Store the API versions and features of a broker. The features of the highest epoch count."""
         self.versions[node_id] = versions
-        if versions.finalized_features_epoch > self.features_epoch or self.features_epoch == -2:
-            self.features_epoch = versions.finalized_features_epoch
-            self.finalized_features = dict(versions.finalized_features)
+        if versions.finalized_features_epoch > self.features.epoch:
+            self.features = FinalizedFeatures(versions.finalized_features_epoch, dict(versions.finalized_features))
             self.changed.set()
-
-    def coordinator_versions(self, kind: str, key: str) -> BrokerVersions | None:
-        """Return the API versions of the coordinator of a group or a transactional id; None while they are not
-        known."""
-        return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
 
     def partition(self, partition: TopicPartition) -> Partition | None:
         """Return the metadata of a partition. Its leader is negative if there is no leader."""
@@ -188,15 +158,6 @@ class Cluster:
         """Store the brokers from such a response (node_endpoints)."""
         for end in endpoints:
             self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
-
-    def known_coordinator(self, kind: str, key: str) -> int | None:
-        """Return the coordinator of a group or a transactional id; None if it is unknown."""
-        found = self._coordinators.get((kind, key))
-        return found if found in self.brokers else None
-
-    def forget_coordinator(self, kind: str, key: str) -> None:
-        """Forget a coordinator, so that it is looked up again."""
-        self._coordinators.pop((kind, key), None)
 
     # Flows
 
@@ -430,107 +391,11 @@ class Cluster:
         if self.brokers and self.times.rebootstrap_trigger is not None:
             log.warning("starting again from bootstrap_servers: %s", reason)
             self.brokers = {}
-            self._coordinators.clear()
-            self.rebootstraps += 1
+            self.coordinators.forget_all()
         self._requested_since = self.clock()
         self._is_update_requested = True
-
-    def coordinator(self, kind: str, key: str, timeout: float) -> Flow[int]:
-        """Return the coordinator of a group ("group") or a transactional id ("transaction"), and remember it.
-
-        FindCoordinator also creates the internal topic in a new cluster, so it precedes any request to a coordinator.
-        Raise AuthorizationError with the resource, BrokerError, DeliveryTimeoutError.
-        """
-        deadline = self.clock() + timeout
-        attempt = 0
-        last: BaseException | None = self.coordinator_errors.get((kind, key)) or self.last_error
-        while (known := self.known_coordinator(kind, key)) is None:
-            left = deadline - self.clock()
-            if left <= 0:
-                how = f"was not found within {seconds_text(timeout)}" if attempt else "is unknown, and no time was left"
-                raise DeliveryTimeoutError(f"the coordinator of {kind} {key!r} {how}: {last or 'no response'}")
-            errors = yield from self._find_coordinators(kind, [key], min(left, self.times.request))
-            if (error := errors.get(key)) is not None:
-                if not _is_passing(error):
-                    raise error
-                last = self.coordinator_errors[kind, key] = error
-            elif (known := self.known_coordinator(kind, key)) is not None:
-                return known
-            pause = self.times.backoff(attempt, self.random.random())
-            yield from sleep(min(pause, max(deadline - self.clock(), 0.0)))
-            attempt += 1
-        return known
-
-    def find_coordinators(self, kind: str, keys: Iterable[str], timeout: float) -> Flow[dict[str, KcodecError]]:
-        """Look up the coordinators of several groups or transactional ids once. From version 4 on, one request names
-        all of them (KIP-699); below, they are requested one by one. Return the errors by key: a TransportError if a
-        later attempt may succeed."""
-        errors = yield from self._find_coordinators(kind, list(keys), timeout)
-        for key, error in errors.items():
-            if _is_passing(error):
-                self.coordinator_errors[kind, key] = error
-            if _is_passing(error) and isinstance(error, BrokerError):
-                errors[key] = TransportError(f"the coordinator of {kind} {key!r} was not found: {error}")
-                errors[key].__cause__ = error
-        return errors
-
-    def _find_coordinators(self, kind: str, keys: list[str], timeout: float) -> Flow[dict[str, KcodecError]]:
-        from kcodec.protocol.messages.metadata import FindCoordinatorRequest
-
-        number, deadline = COORDINATOR_KINDS[kind], self.clock() + timeout
-        errors: dict[str, KcodecError] = {}
-        missing = list(dict.fromkeys(keys))
-        while missing:
-            some = missing[:MOST_COORDINATOR_KEYS]
-
-            def build(version: int, some: list[str] = some) -> FindCoordinatorRequest:
-                if version >= 4:
-                    return FindCoordinatorRequest(key_type=number, coordinator_keys=some)
-                return FindCoordinatorRequest(key=some[0], key_type=number)
-
-            request = ByVersion(FindCoordinatorRequest, build)
-            left = max(deadline - self.clock(), 0.0)
-            try:
-                reply = yield from call(ANY_NODE, request, timeout=left, lowest=1 if kind == "transaction" else 0)
-            except (TransportError, UnsupportedError, BrokerError) as failed:
-                # If no known broker responds, the metadata flow starts again from the bootstrap servers.
-                self.request_update("FindCoordinator got no response")
-                return {**errors, **dict.fromkeys(missing, failed)}
-            if reply.version < 4:
-                found = {some[0]: reply.message}
-            else:
-                found = {one.key: one for one in reply.message.coordinators}
-            requested = some[: 1 if reply.version < 4 else None]
-            for key in requested:
-                if (coordinator := found.get(key)) is None:
-                    errors[key] = TransportError(f"the FindCoordinator response has no result for {kind} {key!r}")
-                elif coordinator.error_code:
-                    error = errors[key] = broker_error(
-                        coordinator.error_code,
-                        f"FindCoordinator of {kind} {key!r}",
-                        resource=key,
-                        message=coordinator.error_message,
-                    )
-                    note_final(error)  # an abort does not help to find a coordinator
-                else:
-                    self._coordinators[kind, key] = node_id = coordinator.node_id
-                    self.coordinator_errors.pop((kind, key), None)
-                    known = self.brokers.get(node_id)
-                    if known is None or (known.host, known.port) != (coordinator.host, coordinator.port):
-                        # The address in the metadata may be an old one.
-                        rack = None if known is None else known.rack
-                        self.brokers[node_id] = Broker(node_id, coordinator.host, coordinator.port, rack)
-            missing = missing[len(requested) :]
-        return errors
 
 
 def _is_refused(error: BaseException | None) -> bool:
     """Return whether a broker was reached, but refused the login."""
     return isinstance(error, AuthenticationError) or isinstance(getattr(error, "__cause__", None), AuthenticationError)
-
-
-def _is_passing(error: KcodecError) -> bool:
-    """Return whether a coordinator may be found later, after this error."""
-    if isinstance(error, BrokerError):
-        return error.code in PASSING or error.retriable
-    return not isinstance(error, AuthenticationError | UnsupportedError)

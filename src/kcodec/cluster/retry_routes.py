@@ -123,16 +123,16 @@ class EachCoordinator(Route[str]):
 
     def known(self, item: str) -> int | None:
         """As in Route."""
-        return self._cluster.known_coordinator(self._kind, item)
+        return self._cluster.coordinators.known(self._kind, item)
 
     def look_up(self, items: list[str], timeout: float) -> Flow[dict[str, KcodecError]]:
         """As in Route."""
-        return (yield from self._cluster.find_coordinators(self._kind, items, timeout))
+        return (yield from self._cluster.coordinators.find_each(self._kind, items, timeout))
 
     def lost(self, item: str, code: int | None) -> None:
         """Look the coordinator up again after NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, or if the broker is gone."""
         if code in NOT_THE_COORDINATOR:
-            self._cluster.forget_coordinator(self._kind, item)
+            self._cluster.coordinators.forget(self._kind, item)
 
 
 class CoordinatorOf(Route[Any]):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of metadata: brokers, topics and partitions."""
+"""The values of metadata (brokers, topics and partitions), and the times of its requests."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -64,3 +65,21 @@ class Topic:
     is_internal: bool = False
     error: int = 0
     partitions: dict[int, Partition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClusterTimes:
+    """Times in seconds.
+
+    request:             Timeout of one request.
+    metadata_max_age:    Maximum age of the metadata.
+    rebootstrap_trigger: Time without metadata after which the client returns to the bootstrap servers; None: never.
+    backoff:             Function that returns the time before a repeat, from its number and a random number.
+    unknown_topic:       Maximum wait for a topic that brokers report as unknown.
+    """
+
+    request: float
+    metadata_max_age: float
+    rebootstrap_trigger: float | None
+    backoff: Callable[[int, float], float]
+    unknown_topic: float = 5.0

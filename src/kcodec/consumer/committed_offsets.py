@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.retry_driver import (
     ApiHandler,
     CallContext,
@@ -30,7 +30,7 @@ from kcodec.cluster.retry_driver import (
     request_items,
 )
 from kcodec.cluster.retry_routes import CoordinatorOf
-from kcodec.cluster.values import LOST_MEMBER_CODES
+from kcodec.cluster.values import LOST_MEMBER_CODES, NO_UUID
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow

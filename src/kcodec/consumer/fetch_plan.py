@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
-from kcodec.cluster.metadata import NO_UUID, Cluster, Partition
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import NO_UUID, Partition
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import RESPONSES_AHEAD, FetchBuffer
 from kcodec.consumer.fetch_memory import Request

@@ -34,7 +34,8 @@ from collections.abc import Container, Iterable, Set
 from contextlib import suppress
 from typing import Final
 
-from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import NO_UUID
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import FetchBuffer
 from kcodec.consumer.fetch_memory import FetchMemory, Request

@@ -236,7 +236,7 @@ class HealthWatch:
             yield Stall(StallCause.REBALANCE, "the rebalance goes on when the program polls")
         elif not membership.is_stable:
             group_id = self._settings.group_id or ""
-            last = self._cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
+            last = self._cluster.coordinators.errors.get(("group", group_id)) or membership.last_error
             text = f"not a stable member of group {group_id!r}" + (f"; last cause: {last}" if last else "")
             yield Stall(_cause_of(last, StallCause.REBALANCE), text)
 

@@ -23,7 +23,7 @@ log = logging.getLogger("kcodec.consumer")
 def lost_text(gone: Collection[TopicPartition], settings: ConsumerSettings, cluster: Cluster) -> str:
     """Return the sentence for partitions that other members may own already: the consumer, its group and the cause."""
     group_id = settings.group_id or ""
-    error = cluster.coordinator_errors.get(("group", group_id)) or cluster.last_error
+    error = cluster.coordinators.errors.get(("group", group_id)) or cluster.last_error
     cause = (
         f"the coordinator of the group does not respond; last cause: {error}"
         if error is not None

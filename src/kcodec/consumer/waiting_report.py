@@ -199,7 +199,7 @@ class WaitingReport:
         membership, group_id = self._membership(), self._settings.group_id
         if membership is None or group_id is None or membership.error is not None or membership.is_stable:
             return
-        cause = self._cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
+        cause = self._cluster.coordinators.errors.get(("group", group_id)) or membership.last_error
         what = "the consumer has not been a stable member of the group"
         if cause is not None:
             yield ("group", group_id), _Found(what, f"; last cause: {cause}")

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import ClusterTimes
 from kcodec.errors import TransportError
 from kcodec.flow import CancelledFlow, Clock, Done, Task
 from kcodec.network.connections import Network

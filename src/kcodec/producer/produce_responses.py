@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cluster.metadata import NO_UUID, Cluster
-from kcodec.cluster.values import STALE_LEADER_CODES
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import NO_UUID, STALE_LEADER_CODES
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.network.metrics import Metrics, are_ignored
 from kcodec.offsets import TopicPartition

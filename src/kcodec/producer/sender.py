@@ -23,7 +23,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import NO_UUID
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator

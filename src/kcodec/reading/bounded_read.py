@@ -33,7 +33,8 @@ from typing import Any, Literal
 from kcodec import _fast
 from kcodec.cluster.broker_report import MAX_NAMED_TOPICS, report_brokers
 from kcodec.cluster.list_offsets import list_offsets
-from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import NO_UUID
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.fetch_responses import STALE_METADATA
 from kcodec.consumer.options import ConsumerSettings

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import NO_UUID
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError
 from kcodec.flow import Flow, sleep

@@ -52,7 +52,7 @@ def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Fl
         try:
             node = ANY_NODE
             if kind == BROKER_RESOURCE:
-                node = yield from cluster.coordinator("group", group_id, max(deadline - cluster.clock(), 0.0))
+                node = yield from cluster.coordinators.find("group", group_id, max(deadline - cluster.clock(), 0.0))
             name = group_id if kind == GROUP_RESOURCE else str(node)
             settings = yield from _describe(cluster, node, kind, name, prefix, deadline)
         except AuthenticationError:

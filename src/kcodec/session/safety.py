@@ -42,7 +42,7 @@ class SessionTimes:
 
 def has_kip447(cluster: Cluster, group_id: str) -> bool:
     """Return whether the group's coordinator supports KIP-447; while it is unknown, whether all known brokers do."""
-    found = cluster.coordinator_versions("group", group_id)
+    found = cluster.coordinators.versions("group", group_id)
     known = [found] if found is not None else list(cluster.versions.values())
     return bool(known) and all(_offers(versions) for versions in known)
 

@@ -92,7 +92,7 @@ class CoordinatorCall:
                     self._note_no_response()
                 if isinstance(error, AuthenticationError):
                     raise
-                self.cluster.forget_coordinator(self.kind, self.key)
+                self.cluster.coordinators.forget(self.kind, self.key)
                 yield from self._pause(error)
                 continue
             except UnsupportedError:  # nothing was sent
@@ -105,7 +105,7 @@ class CoordinatorCall:
             if code not in PASSING and not self.is_uncertain(code):
                 return reply
             if code in COORDINATOR_GONE:
-                self.cluster.forget_coordinator(self.kind, self.key)
+                self.cluster.coordinators.forget(self.kind, self.key)
             if self.is_uncertain(code):
                 self._note_no_response()
             yield from self._pause(broker_error(code, self.doing, resource=self.key))
@@ -113,7 +113,7 @@ class CoordinatorCall:
     def _find(self) -> Flow[int]:
         left = max(self.deadline - self.cluster.clock(), 0.0)
         try:
-            return (yield from self.cluster.coordinator(self.kind, self.key, left))
+            return (yield from self.cluster.coordinators.find(self.kind, self.key, left))
         except BrokerError as error:
             # A missing permission on the id or on the group. With another group, the producer can continue after an
             # abort.

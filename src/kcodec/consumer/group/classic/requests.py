@@ -55,11 +55,11 @@ class GroupRequests:
 
     def coordinator(self, timeout: float) -> Flow[int]:
         """Return the coordinator's node. Raise as Cluster.coordinator."""
-        return self.cluster.coordinator("group", self.group_id, timeout)
+        return self.cluster.coordinators.find("group", self.group_id, timeout)
 
     def forget_coordinator(self) -> None:
         """Forget the coordinator, so that it is looked up again."""
-        self.cluster.forget_coordinator("group", self.group_id)
+        self.cluster.coordinators.forget("group", self.group_id)
 
     def join(
         self, node: int, generation: Generation, member: GroupMember, assignors: Sequence[Assignor], reason: str

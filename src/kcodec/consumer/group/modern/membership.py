@@ -229,7 +229,9 @@ class ConsumerMembership:
     def _heartbeat(self) -> Flow[None]:
         incarnation = self._incarnation
         try:
-            node = yield from self._cluster.coordinator("group", self._metadata.group_id, self._cluster.times.request)
+            node = yield from self._cluster.coordinators.find(
+                "group", self._metadata.group_id, self._cluster.times.request
+            )
             is_held = yield from self.group_lock.acquire(self._pace.interval)
             try:
                 if self._incarnation == incarnation and self.state is not ConsumerMemberState.LEFT:
@@ -247,7 +249,7 @@ class ConsumerMembership:
         except (TransportError, DecodeError) as error:
             log.info("group %r: a heartbeat got no response: %s", self._metadata.group_id, error)
             self.last_error = error
-            self._cluster.forget_coordinator("group", self._metadata.group_id)
+            self._cluster.coordinators.forget("group", self._metadata.group_id)
             self._again(incarnation)
 
     def _send(self, node: int) -> Flow[Reply]:
@@ -308,7 +310,7 @@ class ConsumerMembership:
                 self._pace.dropped(self._cluster.clock())
             return
         if what is GroupDisposition.FIND_COORDINATOR:
-            self._cluster.forget_coordinator("group", self._metadata.group_id)
+            self._cluster.coordinators.forget("group", self._metadata.group_id)
         if what is GroupDisposition.REPORT and self._incarnation == incarnation:
             self.error = self._reported = error
             self.changed.set()
@@ -376,7 +378,7 @@ class ConsumerMembership:
         while (left := deadline - self._cluster.clock()) > 0:
             is_held = yield from self.group_lock.acquire(left)
             try:
-                node = yield from self._cluster.coordinator(
+                node = yield from self._cluster.coordinators.find(
                     "group", self._metadata.group_id, max(deadline - self._cluster.clock(), 0.0)
                 )
                 seconds = min(max(deadline - self._cluster.clock(), 0.0), self._cluster.times.request)
@@ -393,7 +395,7 @@ class ConsumerMembership:
             finally:
                 if is_held:
                     self.group_lock.release()
-            self._cluster.forget_coordinator("group", self._metadata.group_id)
+            self._cluster.coordinators.forget("group", self._metadata.group_id)
             yield from sleep(min(self._backoff(attempt), max(deadline - self._cluster.clock(), 0.0)))
             attempt += 1
 
