@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
-from kcodec.network.metrics import Tally, are_ignored, tally_of
+from kcodec.network.metrics import ConnectionMetrics, are_ignored
 from kcodec.network.negotiation import MisroutedError, over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
@@ -83,8 +83,9 @@ class ConnectionOwner(ABC):
         self.security = options.security.for_client()
         self.clock = clock
         self.random = random
+        #: In seconds. A broker gets at least this time for a response, whatever the timeout of the call is.
+        self.request_timeout = options.request_timeout_ms / 1000
         self.metrics = options.metrics
-        self.is_measured = not are_ignored(options.metrics)
         self.watchers: list[Callable[[Trace], None]] = []
         #: Addresses that sent a response. A later failure there is not caused by the security protocol of the listener.
         self.spoken_with: set[Address] = set()
@@ -167,8 +168,6 @@ class Connection:
         self.node_id = node_id
         self.address = address
         self.channel = channel
-        #: The name of the peer in errors and logs.
-        self.name = f"broker {node_id} ({address})" if node_id >= 0 else f"bootstrap server {address}"
         self.versions: BrokerVersions | None = None
         #: The address was taken from this value of the metadata.
         self.broker: object = None
@@ -179,8 +178,6 @@ class Connection:
         #: Whether it has authenticated again after the first time, or does so now.
         self._is_renewing = False
         self.last_used = network.clock()
-        #: Minimum number of seconds that the broker gets for a response, whatever the timeout of the call is.
-        self._patience = network.options.request_timeout_ms / 1000
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
         self._reader = FrameReader(network.options.max_response_bytes, self._response_limit)
@@ -200,9 +197,13 @@ class Connection:
         self._deadlines: Timer | None = None
         #: The versions that were chosen, by class and bounds.
         self._chosen: dict[tuple[Any, int, int], int] = {}
-        self._bytes_sent = tally_of(network.metrics, "bytes.sent", node=node_id)
-        self._bytes_received = tally_of(network.metrics, "bytes.received", node=node_id)
-        self._requests_sent: dict[type, Tally] = {}
+        #: None if the application does not observe the client.
+        self._metrics = None if are_ignored(network.metrics) else ConnectionMetrics(network.metrics, node_id)
+
+    @property
+    def name(self) -> str:
+        """The name of the peer in errors and logs."""
+        return f"broker {self.node_id} ({self.address})" if self.node_id >= 0 else f"bootstrap server {self.address}"
 
     def seconds_for_address(self, addresses: int) -> float:
         """Return the maximum number of seconds for the next address of the host. `addresses` is the number of those
@@ -241,7 +242,7 @@ class Connection:
         def give_up() -> None:
             if pending.is_sent and not (pending.is_over or self.is_closed):
                 # Such as JoinGroup, whose timeout is long. Without its response, no later call gets one.
-                pending.limit = min(pending.limit, self.network.clock() + self._patience)
+                pending.limit = min(pending.limit, self.network.clock() + self.network.request_timeout)
                 if self._deadlines is None or pending.limit < self._deadlines.when:
                     self._watch_deadlines(pending.limit)
             pending.is_over = True
@@ -254,7 +255,7 @@ class Connection:
     def _start(self, call: Call, done: Done) -> _PendingCall:
         now = self.network.clock()
         pending = _PendingCall(call, done, now)
-        pending.limit = max(pending.deadline, now + self._patience)
+        pending.limit = max(pending.deadline, now + self.network.request_timeout)
         self.last_used = now
         if self._deadlines is None or pending.deadline < self._deadlines.when:
             self._watch_deadlines(pending.deadline)
@@ -293,7 +294,7 @@ class Connection:
                     return
                 self._muted_until = 0.0
             pending = self._waiting.popleft()
-            pending.limit = max(pending.deadline, self.network.clock() + self._patience)
+            pending.limit = max(pending.deadline, self.network.clock() + self.network.request_timeout)
             self._send(pending)
 
     def _unmuted(self) -> None:
@@ -322,8 +323,8 @@ class Connection:
         pending.is_sent = True
         if self.network.watchers:
             self.network.observe("request", self, request, pending.version, pending.correlation_id)
-        if self.network.is_measured:
-            self._sent_of(pending.kind).value += 1
+        if self._metrics is not None:
+            self._metrics.sent(pending.kind)
         if call.expects_reply:
             self._in_flight.append(pending)
         else:
@@ -339,14 +340,6 @@ class Connection:
             raise TransportError(f"{self.name}: its API versions are not known yet")
         version = self._chosen[key] = self.versions.choose(*key, self.name)
         return version
-
-    def _sent_of(self, kind: type) -> Tally:
-        """Return the tally of sent requests of a kind."""
-        found = self._requests_sent.get(kind)
-        if found is None:
-            found = tally_of(self.network.metrics, "request.sent", api=kind.__name__, node=self.node_id)
-            self._requests_sent[kind] = found
-        return found
 
     def _timed_out(self, pending: _PendingCall, now: float) -> None:
         """End a call at its deadline. Close the connection if the broker has had request_timeout_ms for the response.
@@ -366,11 +359,15 @@ class Connection:
             reason = f"{self.name}: {what} was not sent completely within {seconds}"
         else:
             return
-        if not pending.is_over:
-            self._count_failed(pending)
-            pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
+        self._fail_sent(pending, RequestTimedOutError(reason, possibly_sent=True))
         if pending.limit <= now:
             self.close(TransportError(f"{reason}; the connection was closed"))
+
+    def _fail_sent(self, pending: _PendingCall, error: BaseException) -> None:
+        """End a call that was sent, unless it has ended."""
+        if not pending.is_over and self._metrics is not None:
+            self._metrics.failed(pending.kind)
+        pending.finish(None, error)
 
     def _not_sent(self, pending: _PendingCall) -> None:
         """End a call that was not sent by its deadline."""
@@ -386,9 +383,6 @@ class Connection:
             if self._transport is not None and not self.is_ready:
                 reason += "; the negotiation of versions and authentication has not ended"
         pending.finish(None, RequestTimedOutError(reason))
-
-    def _count_failed(self, pending: _PendingCall) -> None:
-        self.network.metrics.count("request.failed", api=pending.kind.__name__, node=self.node_id)
 
     # What the I/O loop calls
 
@@ -419,8 +413,8 @@ class Connection:
         """Handle bytes that were received into `get_buffer`."""
         if self.is_closed:
             return
-        if self.network.is_measured:
-            self._bytes_received.value += count
+        if self._metrics is not None:
+            self._metrics.received(count)
         if self._tls is not None:
             self._run_tls(bytes(self._tls.buffer[:count]))
         else:
@@ -484,9 +478,7 @@ class Connection:
         self._unsent.clear()
         waiting, self._waiting = self._waiting, deque()
         for pending in in_flight:
-            if not pending.is_over:
-                self._count_failed(pending)
-            pending.finish(None, _as_sent(error))
+            self._fail_sent(pending, _as_sent(error))
         unsent = self.network.call_error(self, error)
         for pending in waiting:
             pending.finish(None, unsent)
@@ -517,8 +509,8 @@ class Connection:
 
     def _write(self, parts: list[bytes | memoryview]) -> None:
         assert self._transport is not None
-        if self.network.is_measured:
-            self._bytes_sent.value += sum(map(len, parts))
+        if self._metrics is not None:
+            self._metrics.wrote(sum(map(len, parts)))
         tls = self._tls
         if tls is None:
             self._transport.write(parts)
@@ -568,14 +560,11 @@ class Connection:
             return
         if self.network.watchers:
             self.network.observe("response", self, message, pending.version, correlation_id)
-        if self.network.is_measured:
-            self.network.metrics.latency("request", self.last_used - pending.started, api=request_class.__name__)
-            if request_class.__name__ == "MetadataRequest":
-                self.network.metrics.count("metadata.refreshed")
-        throttle = getattr(message, "throttle_time_ms", 0)
+        throttle = getattr(message, "throttle_time_ms", 0) / 1000
         if throttle > 0:
-            self._muted_until = self.last_used + throttle / 1000
-            self.network.metrics.latency("throttle", throttle / 1000, api=request_class.__name__)
+            self._muted_until = self.last_used + throttle
+        if self._metrics is not None:
+            self._metrics.responded(request_class, self.last_used - pending.started, throttle)
         pending.finish(Reply(message, pending.version, self.node_id), None)
         if self._waiting:
             self._send_waiting()
@@ -587,7 +576,7 @@ class Connection:
 
     def _negotiation_flow(self) -> Flow[None]:
         """Negotiate versions, then authenticate. Raise BrokerError, AuthenticationError, TransportError."""
-        timeout = self.network.options.request_timeout_ms / 1000
+        timeout = self.network.request_timeout
         options = self.network.options
         # As Java's client: one that cannot start again from bootstrap_servers would gain nothing from the check.
         is_checked = options.metadata_cluster_check_enable and options.metadata_recovery_strategy == "rebootstrap"
@@ -605,7 +594,7 @@ class Connection:
         """Authenticate by SASL if the options require it. Schedule the renewal of the session before it ends
         (KIP-368)."""
         network = self.network
-        timeout = network.options.request_timeout_ms / 1000
+        timeout = network.request_timeout
         if self.setup_deadline is not None and not self._is_renewing:
             # Ending before the setup does, a login reports its own cause, such as a Kerberos server that is silent.
             timeout = min(timeout, LOGIN_SHARE * max(self.setup_deadline - network.clock(), 0.0))
@@ -614,7 +603,8 @@ class Connection:
             return
         started = network.clock()
         lifetime = yield from over(self._start_at_once, flow)
-        network.metrics.count("connection.authenticated", node=self.node_id)
+        if self._metrics is not None:
+            self._metrics.authenticated()
         if lifetime:
             self.call_at(started + renewal_delay(lifetime, network.random), self._renew_session)
 

@@ -143,6 +143,49 @@ def tally_of(metrics: Metrics, name: str, **labels: object) -> Tally:
     return metrics.tally(name, labels) if isinstance(metrics, _GuardedMetrics) else Tally()
 
 
+class ConnectionMetrics:
+    """What one connection reports of its requests."""
+
+    def __init__(self, metrics: Metrics, node_id: int) -> None:
+        self._metrics = metrics
+        self._node_id = node_id
+        self._bytes_sent = tally_of(metrics, "bytes.sent", node=node_id)
+        self._bytes_received = tally_of(metrics, "bytes.received", node=node_id)
+        self._requests_sent: dict[type, Tally] = {}
+
+    def sent(self, kind: type) -> None:
+        """Count a request of this class."""
+        found = self._requests_sent.get(kind)
+        if found is None:
+            found = tally_of(self._metrics, "request.sent", api=kind.__name__, node=self._node_id)
+            self._requests_sent[kind] = found
+        found.value += 1
+
+    def wrote(self, count: int) -> None:
+        """Count bytes that are sent."""
+        self._bytes_sent.value += count
+
+    def received(self, count: int) -> None:
+        """Count bytes that were received."""
+        self._bytes_received.value += count
+
+    def responded(self, kind: type, seconds: float, throttle: float) -> None:
+        """Record the duration of a request until its response, and the throttle time that the response names."""
+        self._metrics.latency("request", seconds, api=kind.__name__)
+        if kind.__name__ == "MetadataRequest":
+            self._metrics.count("metadata.refreshed")
+        if throttle > 0:
+            self._metrics.latency("throttle", throttle, api=kind.__name__)
+
+    def failed(self, kind: type) -> None:
+        """Count a request that got no response."""
+        self._metrics.count("request.failed", api=kind.__name__, node=self._node_id)
+
+    def authenticated(self) -> None:
+        """Count a login."""
+        self._metrics.count("connection.authenticated", node=self._node_id)
+
+
 def report_tallies(metrics: Metrics) -> None:
     """Pass the counts of all tallies to the application's object."""
     if isinstance(metrics, _GuardedMetrics):
