@@ -105,7 +105,7 @@ def test_an_invalid_record_changes_nothing(arguments: Any, error: type[Exception
     rig.flush()
     (log, *_) = world.topics["orders"][1]
     assert log.values == [b"first", b"before", b"after"]
-    assert accumulator.free_memory == rig.settings.buffer_memory
+    assert accumulator.memory.free == rig.settings.buffer_memory
 
 
 def test_integers_of_numpy_are_partitions_and_timestamps() -> None:

@@ -113,7 +113,7 @@ def test_an_interrupted_send_appends_its_record_or_does_not(
         is_interrupted = interrupted(functools.partial(call, accumulator), at)
         world.run(5.0)
         assert not accumulator.unfinished, f"at {at}"
-        assert accumulator.free_memory == rig.settings.buffer_memory, f"at {at}"
+        assert accumulator.memory.free == rig.settings.buffer_memory, f"at {at}"
         counts.add(len(log.records) - is_known)
         rig.send("orders", b"last")
         world.run(5.0)
@@ -161,7 +161,7 @@ def test_an_interrupted_wait_for_buffer_space_leaves_no_lock_held(
         with producer._lock:
             for _ in range(2):
                 producer._space.wake_first()
-        assert producer._core.accumulator.space_waiters == 0
+        assert producer._core.accumulator.memory.waiters == 0
 
 
 def test_threads_that_wait_for_buffer_space_are_woken(kcodec_broker: Broker) -> None:
@@ -177,8 +177,8 @@ def test_threads_that_wait_for_buffer_space_are_woken(kcodec_broker: Broker) -> 
         with ThreadPoolExecutor(5) as pool:
             list(pool.map(send, range(5)))
         producer.flush(30)
-        assert producer._core.accumulator.free_memory == size
-        assert producer._core.accumulator.space_waiters == 0
+        assert producer._core.accumulator.memory.free == size
+        assert producer._core.accumulator.memory.waiters == 0
     assert len(kcodec_broker.committed(topic)) == 200
 
 

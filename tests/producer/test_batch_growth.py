@@ -43,7 +43,7 @@ def test_a_batch_grows_behind_one_in_flight() -> None:
     rig.flush()
     assert [delivery.offset for delivery in sent] == list(range(2, 502))
     assert [batch.records_count for batch in sent_batches(world)] == [1, 1, 500]
-    assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
+    assert rig.core.accumulator.memory.free == rig.settings.buffer_memory
 
 
 def test_a_batch_grows_until_the_sender_takes_it() -> None:
@@ -148,7 +148,7 @@ def test_a_full_batch_does_not_wait_at_a_busy_broker(reason: str) -> None:
     if reason == "flush":
         rig.flush()
     else:
-        rig.core.accumulator.space_waiters += reason == "blocked caller"
+        rig.core.accumulator.memory.waiters += reason == "blocked caller"
         rig.core.accumulator.wake()
         world.run(0.001)
     assert [when for when, *_ in world.requests[3:]] == [began]
@@ -172,12 +172,12 @@ def test_growth_keeps_to_request_size_and_memory(settings: dict[str, int]) -> No
             rig.flush()
             assert rig.core.append("orders", None, value, (), None, 0) is not None
         delivered += 1
-        assert rig.core.accumulator.free_memory >= 0
+        assert rig.core.accumulator.memory.free >= 0
     rig.flush()
     sizes = [batch.size_in_bytes for batch in sent_batches(world)]
     assert 1000 < max(sizes) <= min(settings.values())
     assert sum(batch.records_count for batch in sent_batches(world)) == 3002 == delivered + 2
-    assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
+    assert rig.core.accumulator.memory.free == rig.settings.buffer_memory
 
 
 def test_batches_stay_below_half_of_what_a_topic_refused() -> None:

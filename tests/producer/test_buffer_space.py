@@ -83,8 +83,8 @@ def test_small_records_of_threads_do_not_delay_a_large_one(kcodec_broker: Broker
             stop.set()
         for future in futures:
             future.result()
-        assert producer._core.accumulator.space_waiters == 0
-        assert not producer._core.accumulator.must_queue
+        assert producer._core.accumulator.memory.waiters == 0
+        assert not producer._core.accumulator.memory.must_queue
     assert seconds < 5
 
 
@@ -114,7 +114,7 @@ def test_many_threads_that_wait_all_get_space(kcodec_broker: Broker, topic: str)
         with ThreadPoolExecutor(200) as pool:
             deliveries = list(pool.map(lambda _: producer.send(topic, bytes(5000), partition=0), range(400)))
         assert sorted(delivery.result(30).offset for delivery in deliveries) == list(range(400))
-        assert producer._core.accumulator.space_waiters == 0
+        assert producer._core.accumulator.memory.waiters == 0
 
 
 def test_a_task_that_stops_waiting_does_not_stop_the_others(kcodec_broker: Broker, topic: str) -> None:
@@ -127,7 +127,7 @@ def test_a_task_that_stops_waiting_does_not_stop_the_others(kcodec_broker: Broke
                     task.cancel()
                 await asyncio.wait(tasks)
                 assert not any(task.exception() for task in tasks[1::2])
-            assert producer._core.accumulator.space_waiters == 0
+            assert producer._core.accumulator.memory.waiters == 0
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -235,7 +235,7 @@ def test_a_callback_that_sends_does_not_queue(kcodec_broker: Broker, topic: str)
         producer.send(topic, b"x", partition=0, on_delivery=send)
         thread = threading.Thread(target=wait_for_space)
         thread.start()
-        while not producer._core.accumulator.must_queue:
+        while not producer._core.accumulator.memory.must_queue:
             time.sleep(0.01)
         is_waiting.set()
         thread.join()

@@ -207,7 +207,7 @@ def test_a_response_that_cannot_be_handled_ends_the_producer(
         assert isinstance(error, TransportError) and error.possibly_sent
         assert isinstance(error.__cause__, MemoryError)
         accumulator = producer._core.accumulator
-        assert accumulator.free_memory == accumulator.settings.buffer_memory
+        assert accumulator.memory.free == accumulator.settings.buffer_memory
         with pytest.raises(TransportError, match="create another producer"):
             producer.send(topic, b"third")
 

@@ -27,7 +27,7 @@ def test_records_arrive_in_order_and_deliveries_say_where() -> None:
     assert [delivery.offset for delivery in sent] == list(range(1000))
     assert sent[5].outcome() == ("orders", 0, 5, sent[5].timestamp)
     assert not rig.core.has_unfinished
-    assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
+    assert rig.core.accumulator.memory.free == rig.settings.buffer_memory
 
 
 def test_the_metadata_of_each_topic_is_requested_once() -> None:
@@ -287,7 +287,7 @@ def test_full_memory_is_reported_and_given_back() -> None:
     while append("orders", None, b"x" * 1000, (), 0, 0) is not None:
         taken += 1
     assert taken >= 30
-    rig.core.accumulator.space_waiters += 1  # as a client that waits does: nothing lingers then
+    rig.core.accumulator.memory.waiters += 1  # as a client that waits does: nothing lingers then
     rig.core.sender.wake()
     world.run(1.0)
     assert rig.room_calls and append("orders", None, b"x" * 1000, (), 0, 0) is not None
@@ -304,9 +304,9 @@ def test_a_caller_waits_no_longer_when_an_open_batch_is_sent() -> None:
     for partition in (0, 1):
         rig.send("orders", b"x", partition=partition)
     assert rig.core.append("orders", None, b"x", (), 2, 0) is None
-    accumulator.space_waiters += 1
+    accumulator.memory.waiters += 1
     world.run(0.6)
-    assert accumulator.free_memory > 16_384
+    assert accumulator.memory.free > 16_384
     assert rig.room_calls and rig.core.append("orders", None, b"x", (), 2, 0) is not None
 
 
@@ -316,11 +316,11 @@ def test_a_caller_waits_no_longer_when_waiting_records_get_a_batch() -> None:
     for _ in range(2):
         rig.send("orders", bytes(8000), partition=0)
     accumulator = rig.core.accumulator
-    accumulator.space_waiters += 1
-    before = accumulator.free_memory
+    accumulator.memory.waiters += 1
+    before = accumulator.memory.free
     accumulator.update_topic(accumulator.topics["orders"], [True])
-    assert (accumulator.free_memory, rig.room_calls > 0) == (40_000 - 16_384, True)
-    assert before < accumulator.free_memory + 16_384
+    assert (accumulator.memory.free, rig.room_calls > 0) == (40_000 - 16_384, True)
+    assert before < accumulator.memory.free + 16_384
 
 
 def test_a_caller_waits_no_longer_when_a_batch_is_split() -> None:
@@ -336,9 +336,9 @@ def test_a_caller_waits_no_longer_when_a_batch_is_split() -> None:
     queue.open = None
     accumulator.take(queue, batch)
     batch.close()
-    accumulator.space_waiters += 1
+    accumulator.memory.waiters += 1
     accumulator.replace(queue, batch, batch.split(RecordBatchBuilder, 1))
-    assert accumulator.free_memory > 39_000
+    assert accumulator.memory.free > 39_000
     assert rig.room_calls
 
 
@@ -360,7 +360,7 @@ def test_records_that_wait_for_metadata_stay_within_buffer_memory() -> None:
 def test_a_record_of_the_size_of_buffer_memory_waits_for_metadata() -> None:
     rig = Rig(ScriptedCluster(), buffer_memory=40_000)
     assert rig.send("orders", bytes(39_800)) is not None
-    assert rig.core.accumulator.free_memory == 0
+    assert rig.core.accumulator.memory.free == 0
 
 
 def test_a_record_above_buffer_memory_names_the_remedy() -> None:

@@ -266,14 +266,14 @@ for _ in range(300):
 with producer._lock:
     owned = {record.placeholder for buffer in accumulator.topics.values() for record in buffer.waiting}
     assert owned == set(accumulator.unfinished), (len(owned), len(accumulator.unfinished))
-    assert accumulator.free_memory == (1 << 30) - sum(batch.reserved for batch in owned)
+    assert accumulator.memory.free == (1 << 30) - sum(batch.reserved for batch in owned)
     for record in owned:
         record.deadline = 0.0
 producer._core.sender._next_expiry = 0.0
 try:
     producer.flush(10)
 except DeliveryErrors:
-    assert accumulator.free_memory == 1 << 30
+    assert accumulator.memory.free == 1 << 30
     print("all ended")
 finally:
     producer.close(0.5)

@@ -113,7 +113,7 @@ def check(seed: int) -> int:
             assert values[delivery.offset] == value, f"seed {seed}: {value!r} is not at offset {delivery.offset}"
     assert not rig.core.has_unfinished
     assert not any(queue.in_flight for queue in rig.core.accumulator.topics["orders"].queues)
-    assert rig.core.accumulator.free_memory == rig.settings.buffer_memory, f"seed {seed}: memory was not given back"
+    assert rig.core.accumulator.memory.free == rig.settings.buffer_memory, f"seed {seed}: memory was not given back"
     return failed
 
 

@@ -378,7 +378,7 @@ class _SpaceQueue:
 
     def put_first(self, put: Callable[[], Any]) -> Any:
         """Call `put` for the first thread."""
-        self.accumulator.must_queue = False
+        self.accumulator.memory.must_queue = False
         try:
             done = put()
             self._is_short = done is None
@@ -388,15 +388,15 @@ class _SpaceQueue:
 
     def put_past(self, put: Callable[[], Any]) -> Any:
         """Call `put` for a callback on the I/O thread, which does not queue because it cannot wait."""
-        self.accumulator.must_queue = False
+        self.accumulator.memory.must_queue = False
         try:
             return put()
         finally:
             self._count()
 
     def _count(self) -> None:
-        self.accumulator.must_queue = bool(self.waiting)
-        self.accumulator.space_waiters = len(self.waiting) if self._is_short else 0
+        self.accumulator.memory.must_queue = bool(self.waiting)
+        self.accumulator.memory.waiters = len(self.waiting) if self._is_short else 0
 
 
 class ProducerBase(ClientBase):

@@ -51,13 +51,39 @@ WAITING_RECORD_BYTES = 700
 NO_HEADERS: tuple[()] = ()
 
 
+class BufferMemory:
+    """The memory of one producer for batches (`buffer_memory`), and the callers that wait for it.
+
+    free:       Number of free bytes. It is negative while batches that had to be split take more.
+    waiters:    Number of callers that wait for memory; 0 while the first of them has not tried to get it.
+    must_queue: Whether callers wait, so that another caller does not get memory before them.
+    must_pause: Returns whether a caller must let its event loop run before it gets memory.
+    on_space:   Called, with the producer's lock held, when memory was released while a caller waits for it.
+    """
+
+    def __init__(self, size: int, on_space: Callable[[], None]) -> None:
+        self.free = size
+        self.waiters = 0
+        self.must_queue = False
+        self.must_pause: Callable[[], bool] = lambda: False
+        self.on_space = on_space
+
+    def can_take(self, size: int) -> bool:
+        """Return whether a caller that does not wait yet gets this number of bytes now."""
+        return size <= self.free and not self.must_queue and not self.must_pause()
+
+    def release(self, size: int) -> None:
+        """Release memory, and tell a caller that waits for it."""
+        self.free += size
+        if self.waiters:
+            self.on_space()
+
+
 class Accumulator(RecordAppender):
     """The buffer of one producer. The caller of a method must hold the lock, except for `send`, which takes it (a
     SendLock).
 
     wake:     Wakes the sender, from any thread. It is called only once until `take_wake`.
-    on_space: Called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
-    space_waiters: Number of callers that wait for memory; 0 while the first of them has not tried to get it.
     linger:   Time from the settings, or a longer time while the processor is the limit. The sender changes it.
     next_look: Time at which the sender runs next without being woken; infinity if only an event wakes it.
     loads:    Number of requests in flight for each broker. Only the sender changes it.
@@ -67,8 +93,6 @@ class Accumulator(RecordAppender):
     refusal:  Error that `send` raises while it is set: the producer is closed, or no transaction is open.
     failures, check_wait, why_waiting: See BatchOwner.
     check_caller: Called before a new batch. Raise RuntimeError in an event loop that is not the producer's.
-    must_queue: Whether callers wait for buffer space, so that another caller does not get space before them.
-    must_pause: Returns whether a caller must let its event loop run before it gets buffer space.
     acknowledged: Number of batches that brokers have acknowledged.
     """
 
@@ -94,9 +118,7 @@ class Accumulator(RecordAppender):
         self.new_topics: list[TopicBuffer] = []
         self.active: dict[PartitionQueue, None] = {}
         self.unfinished: dict[ProducerBatch, None] = {}
-        self.free_memory = settings.buffer_memory
-        self.space_waiters = 0
-        self.must_queue = False
+        self.memory = BufferMemory(settings.buffer_memory, on_space)
         self.acknowledged = 0
         self.linger = settings.linger
         self.next_look = float("inf")
@@ -106,13 +128,11 @@ class Accumulator(RecordAppender):
         self.failures = failures
         self.check_wait = check_wait
         self.check_caller: Callable[[], None] = lambda: None
-        self.must_pause: Callable[[], bool] = lambda: False
         self.why_waiting = why_waiting
         self._clock = clock
         self._random = random
         self._new_delivery = new_delivery
         self._wake = wake
-        self._on_space = on_space
         self._is_awake = False
         self._template = RecordBatchBuilder(
             compression=settings.compression_type,  # type: ignore[arg-type]
@@ -235,7 +255,7 @@ class Accumulator(RecordAppender):
                 self._count(self.topics[batch.topic], queue, batch, size)
             elif batch.is_held:
                 return batch
-            elif batch.created + self.linger >= self.next_look and not self.space_waiters:
+            elif batch.created + self.linger >= self.next_look and not self.memory.waiters:
                 return batch  # the sender will check it in time
             self.wake()
         except BaseException:
@@ -258,7 +278,7 @@ class Accumulator(RecordAppender):
         Python runs signal handlers when it calls a function, and after a call. The only call here is the last step. An
         interruption such as Ctrl-C therefore finds all of these changes or none of them.
         """
-        self.free_memory -= batch.reserved
+        self.memory.free -= batch.reserved
         queue.next_order += 1
         self.active[queue] = None
         self.unfinished[batch] = None
@@ -292,17 +312,17 @@ class Accumulator(RecordAppender):
         # The partition of records without a key must not change later than without this.
         step = self.settings.batch_size if queue is buffer.sticky_queue else size
         added = min(size + step, buffer.most_bytes) - size
-        if not (self.settings.batch_size and needed <= added <= self.free_memory):
+        if not (self.settings.batch_size and needed <= added <= self.memory.free):
             return False
         # The memory that remains for the first batches of other partitions. More than half of the buffer would stop all
         # growth.
         kept = min(len(buffer.queues) * self.settings.batch_size, self.settings.buffer_memory // 2)
-        if not (queue.in_flight or batch.is_held) and self.free_memory < kept:
+        if not (queue.in_flight or batch.is_held) and self.memory.free < kept:
             return False
-        if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS or self.must_pause():
+        if self.memory.waiters or self._clock() > batch.created + GROWTH_SECONDS or self.memory.must_pause():
             return False
         self.check_caller()
-        self.free_memory -= added
+        self.memory.free -= added
         batch.reserved += added
         batch.grown += added
         queue.grown_bytes += added
@@ -340,7 +360,7 @@ class Accumulator(RecordAppender):
         """Return whether the caller gets this amount of memory now. If not, wake the sender. Raise EncodeError if it
         can never be free."""
         self.check_caller()
-        if size <= self.free_memory and not self.must_queue and not self.must_pause():
+        if self.memory.can_take(size):
             return True
         if size > self.settings.buffer_memory:
             reason = (
@@ -350,11 +370,6 @@ class Accumulator(RecordAppender):
             raise EncodeError(reason, field="buffer_memory", value=size)
         self.wake()
         return False
-
-    def _release(self, size: int) -> None:
-        self.free_memory += size
-        if self.space_waiters:
-            self._on_space()
 
     # Records of unknown topics
 
@@ -386,7 +401,7 @@ class Accumulator(RecordAppender):
         buffer = self._buffer_of(topic)
         try:
             # An interruption finds all of these changes or none of them; see `_enqueue`.
-            self.free_memory -= size
+            self.memory.free -= size
             self.unfinished[placeholder] = None
             buffer.waiting.append(record)
             self.wake()  # last, as the sender may run within it
@@ -456,7 +471,7 @@ class Accumulator(RecordAppender):
         if placeholder in self.awaited:
             self.awaited.discard(placeholder)
             self.awaited.add(batch)
-        self._release(placeholder.reserved)
+        self.memory.release(placeholder.reserved)
         del self.unfinished[placeholder]
 
     def _close_early(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -467,7 +482,7 @@ class Accumulator(RecordAppender):
             self._count(self.topics[batch.topic], queue, batch, size)
         if size < batch.reserved:
             reserved, batch.reserved = batch.reserved, size
-            self._release(reserved - size)
+            self.memory.release(reserved - size)
 
     # Two transactions at a time
 
@@ -547,10 +562,10 @@ class Accumulator(RecordAppender):
         batch.hand_over(pieces)
         self.unfinished.pop(batch, None)
         for piece in pieces:
-            self.free_memory -= piece.reserved
+            self.memory.free -= piece.reserved
             self.unfinished[piece] = None
             self.put_back(queue, piece)
-        self._release(batch.reserved)
+        self.memory.release(batch.reserved)
 
     def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
         """End batches. Return the callbacks, which the caller passes to `call_all` without the lock."""
@@ -561,10 +576,10 @@ class Accumulator(RecordAppender):
             if found := batch.finish(outcome):
                 callbacks += found
             self.unfinished.pop(batch, None)
-            self.free_memory += batch.reserved
+            self.memory.free += batch.reserved
             self.acknowledged += outcome.error is None
-        if self.space_waiters and ended:
-            self._on_space()
+        if ended:
+            self.memory.release(0)
         return callbacks
 
 

@@ -136,7 +136,7 @@ class ProducerCore:
             self._post(self.sender.wake)
 
     def _report(self, gauge: Gauge) -> None:
-        gauge("producer.buffered_bytes", self.settings.buffer_memory - self.accumulator.free_memory)
+        gauge("producer.buffered_bytes", self.settings.buffer_memory - self.accumulator.memory.free)
         gauge("producer.unfinished_batches", len(self.accumulator.unfinished))
 
     @property
@@ -369,7 +369,7 @@ class ProducerCore:
         """In a forked child: end everything with `error`, without calling callbacks. May be called again after an
         interruption. The lock is not needed, as the child has no other thread."""
         self.accumulator.refusal, self.is_closed = error, True
-        self.accumulator.space_waiters, self.accumulator.must_queue = 0, False  # threads of the parent
+        self.accumulator.memory.waiters, self.accumulator.memory.must_queue = 0, False  # threads of the parent
         self.accumulator.failures = None  # they are the parent's to report
         self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
         self.id_manager.forget(error)

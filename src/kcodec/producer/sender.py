@@ -500,7 +500,7 @@ class Sender:
 
     def _is_hurried(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Return whether there is no reason to linger. A full batch that can grow lingers if the broker is busy."""
-        if queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0:
+        if queue.open is not batch or self.urgent > 0 or self.accumulator.memory.waiters > 0:
             return True
         # Only requests to the present leader count, not those to a former one without a response.
         return batch.is_full and self._loads.get(self.cluster.leader(*queue.partition), 0) < BUSY_REQUESTS

@@ -350,7 +350,7 @@ class _SpaceQueue:
         """Call `put` for the first task."""
         self._is_short = True  # if `put` itself runs the sender, space that this releases wakes the task
         self._count()
-        self.accumulator.must_queue = False
+        self.accumulator.memory.must_queue = False
         self._busy_since = None  # this task has just waited
         try:
             done = put()
@@ -360,8 +360,8 @@ class _SpaceQueue:
             self._count()
 
     def _count(self) -> None:
-        self.accumulator.must_queue = bool(self.waiting)
-        self.accumulator.space_waiters = len(self.waiting) if self._is_short else 0
+        self.accumulator.memory.must_queue = bool(self.waiting)
+        self.accumulator.memory.waiters = len(self.waiting) if self._is_short else 0
 
     def must_pause(self) -> bool:
         """Return whether tasks have sent records for SUSPEND_SECONDS without letting the event loop run. It also does
@@ -406,7 +406,7 @@ class ProducerBase(ClientBase):
     def _attach_space(self) -> None:
         """Connect the queue for buffer space with the buffer."""
         self._space.accumulator = self._core.accumulator
-        self._core.accumulator.must_pause = self._space.must_pause
+        self._core.accumulator.memory.must_pause = self._space.must_pause
 
     async def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
