@@ -55,6 +55,24 @@ def test_encode_batch_gives_one_batch_or_none() -> None:
         encode_batch(pa.table({"value": [b"v" * 50] * 10}), timestamp=0, max_batch_bytes=300)
 
 
+@pytest.mark.parametrize("boundary", [1 << 6, 1 << 13, 1 << 20])
+def test_lengths_of_all_widths_are_as_short_as_possible(boundary: int) -> None:
+    """The varint length before a record is one byte longer from each of these sizes on. Small records between them, and
+    headers, make the size of a record differ from what the encoder expects."""
+    kept: tuple[tuple[bytes, bytes | None], ...] = ((b"name", b"h" * 40),)
+    specs = []
+    for size in range(boundary - 70, boundary + 4, 9 if boundary == 1 << 20 else 1):
+        headers = kept if size % 3 == 0 else ()
+        specs += [
+            batch_writer.RecordSpec(value=b"v" * max(size, 0), headers=headers),
+            batch_writer.RecordSpec(value=b"s"),
+        ]
+    for some in [specs[at : at + 2] for at in range(0, len(specs), 2)] if boundary == 1 << 20 else [specs]:
+        data = batch_writer.build_batch(some, base_timestamp=5, partition_leader_epoch=-1)
+        rows = [(None, spec.value, [(name.decode(), value) for name, value in spec.headers], 5) for spec in some]
+        assert encode_batch(rows, max_batch_bytes=1 << 21) == data
+
+
 def test_a_marker_is_78_bytes() -> None:
     kinds: tuple[tuple[Any, int], ...] = (("COMMIT", 1), ("ABORT", 0), (kcodec.ControlType.ABORT, 0), (1, 1))
     for kind, number in kinds:

@@ -147,8 +147,10 @@ static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const
 }
 
 // The varint length of a record precedes its body but is known only after the body was written. The body is therefore
-// written after as many bytes as the previous record's length took. If that guess was wrong, this function moves the
-// body.
+// written after as many bytes as the previous record's length took, or, for a large record, as its key and value and
+// FEW_BYTES for the rest of it suggest. If that guess was wrong, this function moves the body.
+enum { MOVABLE_BYTES = 4096, FEW_BYTES = 16 };
+
 static __attribute__((noinline)) void move_body(uint8_t *body, uint8_t *end, int *guess) {
     int64_t size = end - body;
     int width = varint_width((uint64_t)size << 1);
@@ -178,6 +180,7 @@ static inline __attribute__((always_inline)) int put_record(BatchWriter *writer,
     int64_t delta = record->offset - writer->base_offset;
     if (unlikely(delta > INT32_MAX))
         return row_fault(fault, FAULT_ENCODE_OFFSET_DELTA, "offset", record->offset, writer->base_offset, row);
+    if (unlikely(payload > MOVABLE_BYTES)) writer->length_width = varint_width((uint64_t)(payload + FEW_BYTES) << 1);
     int guess = writer->length_width;
     uint8_t *body = buffer->data + at + guess, *p = body;
     *p++ = 0;  // attributes: unused
