@@ -27,7 +27,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as Place
 
-from kcodec import Record, errors
+from kcodec import errors
 from kcodec._fast import MessageFeed, poll_message
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
@@ -44,6 +44,7 @@ from kcodec.compat._confluent_feeding import FeedingConsumer
 from kcodec.compat._confluent_messages import error_message
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._confluent_places import Offsets, checked_places, offset_after, offsets_of, places_of
+from kcodec.compat._confluent_reached import ReachedOffsets
 from kcodec.compat._confluent_topics import SubscribedTopics
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -73,7 +74,6 @@ class ConsumerMethods:
         self._observer = Observer(settings, self._events, "consumer")
         if self._observer.is_used:
             settings.options["metrics"] = self._observer
-        self._stores = settings.options.get("enable_auto_offset_store", True)
         self._cluster = ClusterReader(settings.options, self._observer)
         self._is_subscribed = False
         self._topics = SubscribedTopics()
@@ -94,16 +94,11 @@ class ConsumerMethods:
         self._raised: BaseException | None = None
         #: The callbacks of `subscribe` by name.
         self._functions: dict[str, Callable[..., Any] | None] = {}
-        #: The offsets for the next commit without arguments.
-        self._stored: Offsets = {}
-        self._positions: Offsets = {}
-        #: During `consume`: the messages that it has taken, and the positions after them.
-        self._taken: tuple[list[Any], Offsets] | None = None
+        self._reached = ReachedOffsets(stores=settings.options.get("enable_auto_offset_store", True))
         self._assigned: dict[TopicPartition, int] = {}
-        self._ends: dict[TopicPartition, int] = {}
         with as_kafka_exceptions():
             self._kcodec = FeedingConsumer(**settings.options)
-        self._feed = MessageFeed(self._events, self._delivered)
+        self._feed = MessageFeed(self._events, self._reached.delivered)
         if settings.error_cb is not None:
             self._cluster.connect()
 
@@ -201,7 +196,10 @@ class ConsumerMethods:
                 self._forget(list(self._assigned))
             self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
         else:
-            self._drop_taken(partitions)
+            # As in librdkafka, `consume` drops the messages of revoked partitions that it has taken. Their next owner,
+            # which may be this consumer, gets these messages.
+            self._feed.note_last()
+            self._reached.drop_taken(partitions if self._is_cooperative else partitions | self._assigned.keys())
         self._rebalance, self._rebalancing = kind, partitions
         try:
             if function is not None:
@@ -216,25 +214,12 @@ class ConsumerMethods:
                 if not self._is_cooperative and self._kcodec is not None:
                     self._kcodec.drop_added()
 
-    def _drop_taken(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drop the messages of revoked partitions that `consume` has taken, as librdkafka does. The next owner of the
-        partitions, which may be this consumer, gets these messages."""
-        if self._taken is None:
-            return
-        self._feed.note_last()
-        messages, positions = self._taken
-        gone = partitions if self._is_cooperative else partitions | self._assigned.keys()
-        messages[:] = [one for one in messages if (one.topic(), one.partition()) not in gone]
-        for name in gone:
-            positions.pop(name, None)
-
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         self._feed.note_last()
-        for one in partitions:
-            for known in (self._stored, self._positions, self._assigned, self._ends):
-                known.pop(one, None)
-            if self._taken is not None:
-                self._taken[1].pop(one, None)
+        gone = list(partitions)
+        self._reached.forget(gone)
+        for one in gone:
+            self._assigned.pop(one, None)
 
     def unsubscribe(self) -> None:
         """Revoke all partitions and leave the group."""
@@ -400,7 +385,7 @@ class ConsumerMethods:
         check_timeout(timeout)
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Any] = []
-        stored = dict(self._stored)
+        stored = dict(self._reached.stored)
         try:
             return found[0] if self._add_next(found, deadline) else None
         except BaseException:
@@ -424,20 +409,15 @@ class ConsumerMethods:
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Any] = []
         self._feed.note_last()
-        stored = dict(self._stored)
-        positions: Offsets = {}
+        stored = dict(self._reached.stored)
         try:
-            self._taken = found, positions
-            with consumer.several_requests():
-                self._feed.take_into(found, num_messages)
-                while len(found) < num_messages and self._add_next(found, deadline):
+            with self._reached.taking(found):
+                with consumer.several_requests():
                     self._feed.take_into(found, num_messages)
-            self._feed.note_last()
-            for name, reached in positions.items():
-                self._note_position(name, reached)
-            self._taken = None
+                    while len(found) < num_messages and self._add_next(found, deadline):
+                        self._feed.take_into(found, num_messages)
+                self._feed.note_last()
         except BaseException:
-            self._taken = None
             self._give_back(found, stored)
             raise
         return found
@@ -456,9 +436,9 @@ class ConsumerMethods:
         self._feed.note_last()
         for name in first.keys() & self._kcodec.assignment():
             self.seek(Place(*name, first[name].offset()))
-            self._stored.pop(name, None)
+            self._reached.stored.pop(name, None)
             if name in stored:
-                self._stored[name] = stored[name]
+                self._reached.stored[name] = stored[name]
 
     def _add_next(self, found: list[Any], deadline: float | None) -> bool:
         """Append the next message, or a message with an error. Return False if no message arrives before the
@@ -527,47 +507,32 @@ class ConsumerMethods:
             return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text)
         return consumer.missing_topic(self._topics)
 
-    def _delivered(self, record: Record) -> None:
-        """Note the last record of a partition that was returned to the program, or that `consume` has taken."""
-        partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
-        following = record.offset + 1
-        epoch = record.leader_epoch
-        reached = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
-        if self._taken is not None:
-            self._taken[1][partition] = reached
-        else:
-            self._note_position(partition, reached)
-
-    def _note_position(self, partition: TopicPartition, reached: OffsetAndMetadata) -> None:
-        self._positions[partition] = reached
-        if self._stores:
-            self._stored[partition] = reached
-
     def _pass_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Move positions past markers and aborted records that follow the last messages. As with librdkafka, the
-        offsets for the next commit without arguments also move."""
+        """Move positions past markers and aborted records that follow the last messages."""
         consumer = self._open()
         self._feed.note_last()
-        for partition, reached in consumer.passed(partitions).items():
-            known = self._positions.get(partition)
-            if known is None or reached.offset > known.offset:
-                self._positions[partition] = reached
-                if self._stores:
-                    self._stored[partition] = reached
+        self._reached.passed(consumer.passed(partitions))
 
     def _end_of_partition(self, consumer: FeedingConsumer) -> Any:
         """Return a message for a partition whose end was reached (_PARTITION_EOF), once for each end. Return None if
         there is no such partition."""
+        reached = self._reached
         is_committed = str(self._settings.options.get("isolation_level", "read_committed")) == "read_committed"
         for partition, state in consumer.health().partitions.items():
             lag = state.stable_lag if is_committed and state.stable_lag is not None else state.lag
             position = state.position
-            if lag or lag is None or position is None or state.buffered_bytes or self._ends.get(partition) == position:
+            if (
+                lag
+                or lag is None
+                or position is None
+                or state.buffered_bytes
+                or reached.ends.get(partition) == position
+            ):
                 continue
-            known = self._positions.get(partition)
+            known = reached.positions.get(partition)
             if known is not None and known.offset > position:
                 continue  # the program has moved the position, and this is still the previous one
-            self._ends[partition] = position
+            reached.ends[partition] = position
             text = f"the end of {partition} was reached at offset {position}"
             error = KafkaError(KafkaError._PARTITION_EOF, text)
             return error_message(error, text, partition.topic, partition.partition, position)
@@ -588,10 +553,7 @@ class ConsumerMethods:
         with as_kafka_exceptions():
             self._seek(name, place)
         self._feed.note_last()
-        self._positions.pop(name, None)
-        self._ends.pop(name, None)
-        if self._taken is not None:
-            self._taken[1].pop(name, None)
+        self._reached.sought(name)
 
     def pause(self, partitions: list[Any]) -> None:
         """Stop the delivery of these partitions. Partitions that are not assigned are ignored, as in librdkafka."""
@@ -608,7 +570,7 @@ class ConsumerMethods:
         is OFFSET_INVALID before the first message."""
         wanted = checked_places(partitions)
         self._pass_markers(wanted)
-        return [place_of(one, self._positions.get(one)) for one in wanted]
+        return [place_of(one, self._reached.positions.get(one)) for one in wanted]
 
     def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
         """Return the first offset and the end of a partition. They are requested from its leader.
@@ -689,7 +651,7 @@ class ConsumerMethods:
             return None
         with as_kafka_exceptions():
             consumer.commit(wanted)
-        self._unstore(wanted)
+        self._reached.committed(wanted)
         others: set[TopicPartition] = set()
         if message is None and offsets is None:
             others = self._assigned.keys() - wanted.keys()
@@ -706,16 +668,11 @@ class ConsumerMethods:
         if offsets is not None:
             return offsets_of(offsets)
         self._pass_markers()
-        return dict(self._stored)
-
-    def _unstore(self, done: Offsets) -> None:
-        for name, offset in done.items():
-            if self._stored.get(name) == offset:
-                del self._stored[name]
+        return dict(self._reached.stored)
 
     def _committed(self, offsets: Offsets, error: BaseException | None) -> None:
         if error is None:  # otherwise a later commit can include the offsets
-            self._unstore(offsets)
+            self._reached.committed(offsets)
         self._report_commit(places_of(offsets), None if error is None else kafka_error(error))
 
     def _report_commit(self, places: list[Any], error: KafkaError | None) -> None:
@@ -734,7 +691,7 @@ class ConsumerMethods:
         if message is None and offsets is None:
             raise ValueError("expected either message or offsets")
         wanted = offset_after(message) if message is not None else offsets_of(offsets or [])
-        if self._stores:
+        if self._reached.stores:
             raise local_error(
                 KafkaError._INVALID_ARG, "StoreOffsets failed: enable.auto.offset.store must be false to store offsets"
             )
@@ -746,7 +703,7 @@ class ConsumerMethods:
             raise local_error(code, f"StoreOffsets failed: {min(others)} is not assigned")
         with as_kafka_exceptions():
             consumer.store_offsets(wanted)
-        self._stored.update(wanted)
+        self._reached.stored.update(wanted)
 
     def committed(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
         """Return the committed offsets of the group. The offset is OFFSET_INVALID for a partition without a committed
