@@ -14,9 +14,9 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from kcodec import errors
 from kcodec.admin.values import NewTopic
 from kcodec.client.aio import Admin
+from kcodec.compat._aiokafka_cluster import connect
 from kcodec.compat._aiokafka_errors import as_aiokafka_errors, not_supported
 from kcodec.compat._aiokafka_options import client_options
-from kcodec.compat._aiokafka_served import connect
 from kcodec.offsets import TopicPartition as Place
 
 

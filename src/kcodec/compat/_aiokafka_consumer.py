@@ -21,9 +21,11 @@ from aiokafka.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from aiokafka.util import commit_structure_validate, get_running_loop
 
 from kcodec import errors
+from kcodec.compat._aiokafka_cluster import ClientView
 from kcodec.compat._aiokafka_errors import as_aiokafka_errors, commit_error
 from kcodec.compat._aiokafka_options import assignor_names, client_options, event_loop
-from kcodec.compat._aiokafka_served import ClientView, Deserializers, Rows, ServedConsumer, places
+from kcodec.compat._aiokafka_records import Deserializers, Rows
+from kcodec.compat._aiokafka_served import ServedConsumer, places
 from kcodec.offsets import OffsetAndMetadata as Committed
 from kcodec.offsets import TopicPartition as Place
 

@@ -22,9 +22,9 @@ from aiokafka.util import commit_structure_validate, get_running_loop
 from kcodec import errors
 from kcodec.arguments import check_conversions
 from kcodec.client.aio import Delivery, Producer
+from kcodec.compat._aiokafka_cluster import ClientView, connect
 from kcodec.compat._aiokafka_errors import aiokafka_error, as_aiokafka_errors, record_error
 from kcodec.compat._aiokafka_options import client_options, event_loop
-from kcodec.compat._aiokafka_served import ClientView, connect
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from kcodec.offsets import TopicPartition as Place
 

@@ -10,25 +10,20 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import random
 import re
-import socket
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple, TypeVar
 
-from aiokafka.structs import BrokerMetadata, ConsumerRecord, TopicPartition
+from aiokafka.structs import TopicPartition
 
 from kcodec import Record, errors
 from kcodec.client.aio import Consumer
-from kcodec.constants import TimestampType
+from kcodec.compat._aiokafka_cluster import connect
 from kcodec.offsets import TopicPartition as Place
 
 T = TypeVar("T")
-Rows = dict[TopicPartition, list[ConsumerRecord[Any, Any]]]
 log = logging.getLogger("kcodec.compat")
-#: Time in which each bootstrap server must respond or refuse the connection.
-CONNECT_STEP_SECONDS = 0.5
 #: Duration of one wait for records, and of one wait for the first assignment.
 LONG_SECONDS, ASSIGNMENT_STEP_SECONDS = 3600.0, 0.2
 #: Maximum number of records that are decoded together.
@@ -58,25 +53,6 @@ class Followed(NamedTuple):
         flags = "".join(letter for letter in "imsx" if self.pattern.flags & getattr(re, letter.upper()))
         text = re.sub(r"^\(\?[aiLmsux]+\)", "", self.pattern.pattern)
         return f"(?{flags}:{text})(?s:.*)"
-
-
-async def connect(client: Any, seconds: float) -> None:
-    """Wait for metadata. Raise TransportError as soon as it is clear that no bootstrap server can be reached."""
-    cluster, addresses = client._client.cluster, client._client.options.addresses
-    deadline = time.monotonic() + seconds
-    step = CONNECT_STEP_SECONDS * len(addresses)
-    while True:
-        try:
-            await client._run(cluster.refresh(min(step, max(deadline - time.monotonic(), 0.01))))
-        except errors.DeliveryTimeoutError as late:
-            if cluster.last_error is not None or time.monotonic() >= deadline:
-                cause = cluster.last_error or late
-                if isinstance(cause, errors.AuthenticationError):
-                    raise cause.with_traceback(None) from None
-                where = ", ".join(map(str, addresses))
-                raise errors.TransportError(f"Unable to bootstrap from {where}: {cause}") from cause
-        else:
-            return
 
 
 def places(partitions: Iterable[TopicPartition]) -> list[Place]:
@@ -510,210 +486,3 @@ class GroupView(NamedTuple):
 
     member_id: str
     topics: frozenset[str]
-
-
-class ClusterView:
-    """The known brokers and topics, with the names of aiokafka's ClusterMetadata. `cluster` returns the metadata of
-    kcodec."""
-
-    def __init__(self, cluster: Callable[[], Any]) -> None:
-        self._cluster = cluster
-
-    def _known(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._cluster().topics
-        return found
-
-    def brokers(self) -> set[BrokerMetadata]:
-        """Return the known brokers."""
-        return {_broker(one) for one in self._cluster().brokers.values()}
-
-    def broker_metadata(self, broker_id: int) -> BrokerMetadata | None:
-        """Return the address and the rack of a broker, or None if it is not known."""
-        found = self._cluster().brokers.get(broker_id)
-        return None if found is None else _broker(found)
-
-    @property
-    def controller(self) -> BrokerMetadata | None:
-        """The controller, or None if it is not known."""
-        return self.broker_metadata(self._cluster().controller_id)
-
-    def leader_for_partition(self, partition: TopicPartition) -> int | None:
-        """Return the id of the leader, -1 if the partition has no leader, or None if the partition is not known."""
-        found = self._known().get(partition.topic)
-        known = None if found is None else found.partitions.get(partition.partition)
-        return None if known is None else int(known.leader)
-
-    def partitions_for_broker(self, broker_id: int) -> set[TopicPartition] | None:
-        """Return the known partitions whose leader is the broker, or None if there are none."""
-        found = {
-            TopicPartition(name, number)
-            for name, topic in self._known().items()
-            for number, one in topic.partitions.items()
-            if one.leader == broker_id
-        }
-        return found or None
-
-    def topics(self, exclude_internal_topics: bool = True) -> set[str]:
-        """Return the names of the known topics."""
-        found = self._known().items()
-        return {name for name, one in found if one.partitions and not (exclude_internal_topics and one.is_internal)}
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic, or None if it is not known."""
-        found = self._known().get(topic)
-        return set(found.partitions) if found is not None and found.partitions else None
-
-    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic that have a leader, or None if the topic is not known."""
-        found = self._known().get(topic)
-        if found is None or not found.partitions:
-            return None
-        return {number for number, one in found.partitions.items() if one.leader >= 0}
-
-
-class ClientView:
-    """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client."""
-
-    def __init__(self, client: Any) -> None:
-        self._of = client
-        self.cluster = ClusterView(lambda: client._client.cluster)
-        self._updates: set[asyncio.Task[bool]] = set()
-
-    @property
-    def hosts(self) -> list[tuple[str, int, socket.AddressFamily]]:
-        """The bootstrap servers."""
-        return [(one.host, one.port, socket.AF_UNSPEC) for one in self._of._client.options.addresses]
-
-    def get_random_node(self) -> int | None:
-        """Return the id of a known broker, or None if no broker is known."""
-        known = list(self._of._client.cluster.brokers)
-        return random.choice(known) if known else None
-
-    def add_topic(self, topic: str) -> asyncio.Future[bool]:
-        """Include a topic in the metadata. Return a future whose result is whether the metadata has arrived."""
-        return self.set_topics([topic])
-
-    def set_topics(self, topics: Iterable[str]) -> asyncio.Future[bool]:
-        """Include topics in the metadata. Return a future whose result is whether the metadata has arrived."""
-        cluster, wanted = self._of._client.cluster, list(topics)
-        cluster.add_topics(wanted)
-        if all(cluster.partitions(topic) for topic in wanted):
-            known = asyncio.get_running_loop().create_future()
-            known.set_result(True)
-            return known
-        return self.force_metadata_update()
-
-    async def fetch_all_metadata(self) -> ClusterView:
-        """Request metadata of all topics. Return the cluster."""
-        await self._begun_update(self._of._client.cluster.refresh_all)
-        return self.cluster
-
-    async def _wait_on_metadata(self, topic: str) -> set[int]:
-        return set(range(await self._of.partitions_for(topic)))
-
-    def force_metadata_update(self) -> asyncio.Future[bool]:
-        """Request metadata immediately. Return a future whose result is whether it has arrived. The request is also
-        sent if the future is not awaited."""
-        return self._begun_update(self._of._client.cluster.refresh)
-
-    def _begun_update(self, refresh: Callable[[float], Any]) -> asyncio.Future[bool]:
-        update = asyncio.get_running_loop().create_task(self._update(refresh))
-        self._updates.add(update)
-        update.add_done_callback(self._updates.discard)
-        return asyncio.shield(update)
-
-    async def _update(self, refresh: Callable[[float], Any]) -> bool:
-        try:
-            await self._of._run(refresh(self._of._client.options.request_timeout_ms / 1000))
-        except errors.KcodecError:
-            return False
-        return True
-
-
-def _broker(one: Any) -> BrokerMetadata:
-    return BrokerMetadata(one.node_id, one.host, one.port, one.rack)
-
-
-class Deserializers:
-    """Converts records of kcodec to records of aiokafka, with the deserializers of the program.
-
-    kcodec's consumer calls sized_key and sized_value. Like aiokafka, it also calls them for None. They return the
-    result together with the size.
-    """
-
-    def __init__(self, key: Any, value: Any) -> None:
-        self._key, self._value = key, value
-        self.sized_key = None if key is None else _sized(key)
-        self.sized_value = None if value is None else _sized(value)
-
-    def record(self, given: Record) -> ConsumerRecord[Any, Any]:
-        """Return a record of aiokafka."""
-        key, key_size = _part(given.key, self._key)
-        value, value_size = _part(given.value, self._value)
-        made = _new_record(ConsumerRecord)
-        made.topic = given.topic
-        made.partition = given.partition
-        made.offset = given.offset
-        made.timestamp = given.timestamp
-        made.timestamp_type = 1 if given.timestamp_type is _APPEND_TIME else 0
-        made.key = key
-        made.value = value
-        made.checksum = None
-        made.serialized_key_size = key_size
-        made.serialized_value_size = value_size
-        made.headers = given.headers
-        return made
-
-    def add(self, records: list[Record], found: Rows) -> None:
-        """Add records by partition."""
-        if self._key is None is self._value:
-            _add_plain(records, found)
-            return
-        for given in records:
-            made = self.record(given)
-            found.setdefault(TopicPartition(made.topic, made.partition), []).append(made)
-
-
-def _sized(function: Callable[[bytes | None], Any]) -> Callable[[bytes | None], tuple[Any, int]]:
-    def sized(raw: bytes | None) -> tuple[Any, int]:
-        return function(raw), -1 if raw is None else len(raw)
-
-    return sized
-
-
-def _part(given: Any, function: Any) -> tuple[Any, int]:
-    """Return a key or value and its size. If there is a deserializer, `given` is already such a pair."""
-    if function is not None:
-        pair: tuple[Any, int] = given
-        return pair
-    return given, -1 if given is None else len(given)
-
-
-_new_record: Any = ConsumerRecord.__new__
-_APPEND_TIME = TimestampType.LOG_APPEND_TIME
-
-
-def _add_plain(records: list[Any], found: Rows) -> None:
-    """Add records by partition, without deserializers. This makes the assignments of ConsumerRecord.__init__ itself,
-    because the call would take longer than all of them."""
-    topic = partition = None
-    rows: list[Any] = []
-    new_record, append_time = _new_record, _APPEND_TIME
-    for given in records:
-        if given.partition != partition or given.topic != topic:
-            topic, partition = given.topic, given.partition
-            rows = found.setdefault(TopicPartition(topic, partition), [])
-        key, value = given.key, given.value
-        made = new_record(ConsumerRecord)
-        made.topic = topic
-        made.partition = partition
-        made.offset = given.offset
-        made.timestamp = given.timestamp
-        made.timestamp_type = 1 if given.timestamp_type is append_time else 0
-        made.key = key
-        made.value = value
-        made.checksum = None
-        made.serialized_key_size = -1 if key is None else len(key)
-        made.serialized_value_size = -1 if value is None else len(value)
-        made.headers = given.headers
-        rows.append(made)
