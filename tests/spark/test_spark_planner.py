@@ -12,9 +12,10 @@ import pytest
 
 from kcodec import timestamps
 from kcodec.offsets import OffsetRange, TopicPartition
-from kcodec.spark import planner
+from kcodec.spark import offset_options, planner
+from kcodec.spark.offset_options import EARLIEST, LATEST, OffsetLimit
 from kcodec.spark.options import parse_options
-from kcodec.spark.planner import EARLIEST, LATEST, DataLossError, OffsetLimit, StreamOffsets
+from kcodec.spark.planner import DataLossError, StreamOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,21 +88,21 @@ MISREAD += ['{"t":null}', '{"t":{"-1":5}}']
 @pytest.mark.spark
 def test_offsets_are_parsed_as_by_spark(source: SparkSource) -> None:
     for text in ACCEPTED:
-        assert planner.parse_partition_numbers("startingOffsets", text) == source.partition_offsets(text), text
+        assert offset_options.parse_partition_numbers("startingOffsets", text) == source.partition_offsets(text), text
     for text in (*REFUSED, *MISREAD):
         assert (source.partition_offsets(text) is None) == (text in REFUSED), text
         with pytest.raises(ValueError, match=r"option 'startingOffsets' is .*: expected JSON like"):
-            planner.parse_partition_numbers("startingOffsets", text)
+            offset_options.parse_partition_numbers("startingOffsets", text)
 
 
 @pytest.mark.spark
 def test_assigned_partitions_are_parsed_as_by_spark(source: SparkSource) -> None:
     for text in ('{"t":[0,1]}', '{"t":[3],"u":[0,9]}'):
-        assert list(planner.parse_source_topics({"assign": text}).assign) == source.partitions(text)
+        assert list(offset_options.parse_source_topics({"assign": text}).assign) == source.partitions(text)
     for text in ("", "t", '{"t":["0"]}', '{"t":0}', "[]"):
         assert source.partitions(text) is None
         with pytest.raises(ValueError, match="option 'assign' is"):
-            planner.parse_source_topics({"assign": text})
+            offset_options.parse_source_topics({"assign": text})
 
 
 @pytest.mark.spark
@@ -117,7 +118,7 @@ def test_the_precedence_of_limits_is_that_of_spark(source: SparkSource) -> None:
     for options in cases:
         theirs = source.limit(options, "starting", "latest")
         try:
-            ours = planner.parse_offset_limit(options, "starting", is_stream=True)
+            ours = offset_options.parse_offset_limit(options, "starting", is_stream=True)
         except ValueError:
             assert theirs == "IllegalArgumentException", options
             continue
@@ -138,13 +139,13 @@ def test_the_precedence_of_limits_is_that_of_spark(source: SparkSource) -> None:
 
 def test_topics_are_those_of_one_strategy() -> None:
     topics = {"orders": 2, "orders-eu": 1, "other": 1}
-    chosen = planner.parse_source_topics({"subscribe": " orders, other ,,"})
+    chosen = offset_options.parse_source_topics({"subscribe": " orders, other ,,"})
     assert list(map(str, chosen.partitions(topics))) == ["orders-0", "orders-1", "other-0"]
-    chosen = planner.parse_source_topics({"subscribePattern": "orders.*"})
+    chosen = offset_options.parse_source_topics({"subscribePattern": "orders.*"})
     assert list(map(str, chosen.partitions(topics))) == ["orders-0", "orders-1", "orders-eu-0"]
-    chosen = planner.parse_source_topics({"subscribePattern": "order"})
+    chosen = offset_options.parse_source_topics({"subscribePattern": "order"})
     assert chosen.partitions(topics) == []
-    chosen = planner.parse_source_topics({"assign": '{"orders":[1,1]}'})
+    chosen = offset_options.parse_source_topics({"assign": '{"orders":[1,1]}'})
     assert chosen.partitions(topics) == [TopicPartition("orders", 1)]
 
 
@@ -161,16 +162,16 @@ def test_topics_are_those_of_one_strategy() -> None:
 )
 def test_invalid_topics_are_refused(options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        planner.parse_source_topics(options)
+        offset_options.parse_source_topics(options)
 
 
 # -------------------------------------------------------------------------------------------------------------- limits
 
 
 def test_a_batch_reads_all_and_a_stream_what_comes() -> None:
-    assert planner.parse_offset_limit({}, "starting").kind == "earliest"
-    assert planner.parse_offset_limit({}, "ending").kind == "latest"
-    assert planner.parse_offset_limit({}, "starting", is_stream=True).kind == "latest"
+    assert offset_options.parse_offset_limit({}, "starting").kind == "earliest"
+    assert offset_options.parse_offset_limit({}, "ending").kind == "latest"
+    assert offset_options.parse_offset_limit({}, "starting", is_stream=True).kind == "latest"
 
 
 @pytest.mark.parametrize(
@@ -187,13 +188,13 @@ def test_a_batch_reads_all_and_a_stream_what_comes() -> None:
 )
 def test_invalid_limits_of_a_batch_are_refused(side: str, options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        planner.parse_offset_limit(options, side)
+        offset_options.parse_offset_limit(options, side)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(ValueError, match=f"option '{name}': a stream has no end"):
-        planner.parse_offset_limit({name: "latest"}, "ending", is_stream=True)
+        offset_options.parse_offset_limit({name: "latest"}, "ending", is_stream=True)
 
 
 def resolved(limit: OffsetLimit, by_timestamp: dict[TopicPartition, int] | None = None, **sides: bool) -> list[int]:
@@ -218,7 +219,7 @@ def test_limits_become_offsets() -> None:
     ("when", "unit"), [(1_700_000_000_000_000, "microseconds"), (1_700_000_000_000_000_000, "nanoseconds")]
 )
 def test_a_timestamp_in_another_unit_is_named(when: int, unit: str) -> None:
-    limit = planner.parse_offset_limit({"startingTimestamp": str(when)}, "starting")
+    limit = offset_options.parse_offset_limit({"startingTimestamp": str(when)}, "starting")
     with pytest.raises(ValueError, match=f"looks like {unit}; the same time in milliseconds is 1700000000000"):
         resolved(limit)
 
@@ -237,7 +238,7 @@ def test_a_warning_names_the_unit_of_a_timestamp(
         ("endingOffsetsByTimestamp", f'{{"orders":{{"0":{when}}}}}'),
     ):
         for parse in (
-            lambda options, side: planner.parse_offset_limit(options, side),
+            lambda options, side: offset_options.parse_offset_limit(options, side),
             lambda options, side: parse_options({"path": "/logs", **options}),
         ):
             monkeypatch.setattr(timestamps, "_hinted", set())
@@ -252,7 +253,7 @@ def test_a_warning_names_the_unit_of_a_timestamp(
 
 def test_timestamps_in_milliseconds_get_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     for when in (0, 7, 999_999_999, 10_000_000_000, 1_700_000_000_000, 99_999_999_999_999):
-        planner.parse_offset_limit({"endingTimestamp": str(when)}, "ending")
+        offset_options.parse_offset_limit({"endingTimestamp": str(when)}, "ending")
     assert not caplog.records
 
 
@@ -273,10 +274,10 @@ def test_a_start_behind_the_end_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "", str(1 << 64)])
 def test_a_number_above_0_is_expected(text: str) -> None:
-    assert planner.parse_positive({}, "minPartitions") is None
-    assert planner.parse_positive({"minPartitions": " 7 "}, "minPartitions") == 7
+    assert offset_options.parse_positive({}, "minPartitions") is None
+    assert offset_options.parse_positive({"minPartitions": " 7 "}, "minPartitions") == 7
     with pytest.raises(ValueError, match=r"option 'minPartitions' is .*: expected a whole number above 0"):
-        planner.parse_positive({"minPartitions": text}, "minPartitions")
+        offset_options.parse_positive({"minPartitions": text}, "minPartitions")
 
 
 def test_ranges_are_whole_after_cutting() -> None:

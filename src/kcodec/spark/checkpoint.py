@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kcodec.spark.planner import parse_partition_numbers
+from kcodec.spark.offset_options import parse_partition_numbers
 
 NO_OFFSET = "-"
 

@@ -23,7 +23,7 @@ from kcodec.log.growth import GrowingLog, Walked
 from kcodec.log.seek import START, position_of_offset
 from kcodec.log.segment import walk_headers
 from kcodec.offsets import OffsetRange, TopicPartition
-from kcodec.spark import planner
+from kcodec.spark import offset_options, planner
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.options import SourceOptions, parse_options
 from kcodec.spark.paths import FoundPartition, find_partitions
@@ -72,21 +72,21 @@ class FileStreamOptions:
         )
         options = cls(files, planning, reading, TriggerLimits.of(planning), text == "true")
         options.starting()
-        planner.parse_offset_limit(planning, "ending", is_stream=True)
+        offset_options.parse_offset_limit(planning, "ending", is_stream=True)
         options.cut([])
         return options
 
-    def starting(self) -> planner.OffsetLimit:
+    def starting(self) -> offset_options.OffsetLimit:
         """Return where the query starts."""
-        return planner.parse_offset_limit(self.planning, "starting", is_stream=True)
+        return offset_options.parse_offset_limit(self.planning, "starting", is_stream=True)
 
     def cut(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges of tasks (minPartitions, maxRecordsPerPartition)."""
         planning = self.planning
         return planner.cut_ranges(
             ranges,
-            planner.parse_positive(planning, "minPartitions"),
-            planner.parse_positive(planning, "maxRecordsPerPartition"),
+            offset_options.parse_positive(planning, "minPartitions"),
+            offset_options.parse_positive(planning, "maxRecordsPerPartition"),
         )
 
 

@@ -18,7 +18,7 @@ from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
-from kcodec.spark.planner import EARLIEST, LATEST, parse_partition_numbers, refuse_word
+from kcodec.spark.offset_options import EARLIEST, LATEST, parse_partition_numbers, refuse_word
 from kcodec.timestamps import warn_of_unit
 
 logger = logging.getLogger("kcodec.spark")

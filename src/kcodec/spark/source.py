@@ -130,7 +130,7 @@ class KcodecDataSource(DataSource):
 
 def reads_topics(given: Mapping[str, str]) -> bool:
     """Return whether options name topics, and not files. Raise ValueError if they name both, or neither."""
-    from kcodec.spark.planner import STRATEGIES
+    from kcodec.spark.offset_options import STRATEGIES
     from kcodec.spark.topics import SERVERS
 
     folded = {name.lower() for name in given}

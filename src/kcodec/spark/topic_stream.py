@@ -19,7 +19,7 @@ from kcodec.client.range_sample import sample_ranges
 from kcodec.errors import AdminError, AuthenticationError, BrokerError, KcodecError
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.spark import planner
+from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import has_provider, with_credentials
 from kcodec.spark.planner import StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
@@ -144,7 +144,7 @@ class TopicStream(StreamState):
         level = level or self._source.isolation_level
         return self._request(lambda admin: list_offsets(admin, wanted, level)) if wanted else {}
 
-    def _find(self, wanted: planner.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+    def _find(self, wanted: offset_options.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
         return self._request(lambda admin: find_topics(admin, wanted))
 
     def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
@@ -167,7 +167,7 @@ class TopicStream(StreamState):
             if gone is None or not (may_miss or gone <= known):
                 raise
             left, waited = named - gone, True
-            ids, counts = self._find(planner.SourceTopics(subscribe=tuple(left))) if left else ({}, {})
+            ids, counts = self._find(offset_options.SourceTopics(subscribe=tuple(left))) if left else ({}, {})
         partitions = [
             each
             for each in wanted.partitions(counts)

@@ -23,7 +23,7 @@ from kcodec.limits import DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTE
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.options import ReadTopicConfig, take_client_config
-from kcodec.spark import planner
+from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, end_refused_calls, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
 from kcodec.spark.convert import Renamed, log_task
@@ -41,7 +41,7 @@ GROUP_ID = "kafka.group.id"
 #: Options that a batch query accepts and ignores with a warning, as in Spark's source.
 STREAM_OPTIONS = (*LIMIT_OPTIONS, GROUP_ID)
 PLANNING_OPTIONS = (
-    *(*planner.STRATEGIES, "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"),
+    *(*offset_options.STRATEGIES, "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"),
     *("endingOffsetsByTimestamp", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeBatchMeta", "mode"),
     *("checkCrcs", "maxBatchBytes", "maxDecompressedBytes", *STREAM_OPTIONS),
@@ -186,22 +186,22 @@ class TopicSource:
         for name in [*given, *(name for name in LIMIT_OPTIONS if name in self.planning)]:
             logger.warning("option %s is ignored in batch queries", name)
 
-    def topics(self) -> planner.SourceTopics:
+    def topics(self) -> offset_options.SourceTopics:
         """Return the topics that the query reads."""
-        return planner.parse_source_topics(self.planning)
+        return offset_options.parse_source_topics(self.planning)
 
-    def starting(self) -> planner.OffsetLimit:
+    def starting(self) -> offset_options.OffsetLimit:
         """Return where the query starts."""
-        return planner.parse_offset_limit(self.planning, "starting", is_stream=self.is_stream)
+        return offset_options.parse_offset_limit(self.planning, "starting", is_stream=self.is_stream)
 
-    def _ending(self) -> planner.OffsetLimit:
-        return planner.parse_offset_limit(self.planning, "ending", is_stream=self.is_stream)
+    def _ending(self) -> offset_options.OffsetLimit:
+        return offset_options.parse_offset_limit(self.planning, "ending", is_stream=self.is_stream)
 
     def _cuts(self) -> tuple[int | None, int | None]:
         planning = self.planning
         return (
-            planner.parse_positive(planning, "minPartitions"),
-            planner.parse_positive(planning, "maxRecordsPerPartition"),
+            offset_options.parse_positive(planning, "minPartitions"),
+            offset_options.parse_positive(planning, "maxRecordsPerPartition"),
         )
 
     @property
@@ -353,13 +353,13 @@ def _take_decoding(planning: dict[str, str], reading: dict[str, Any]) -> None:
         reading["check_crcs"] = _flag(planning, "checkCrcs", True)
     if "maxBatchBytes" in planning or "maxDecompressedBytes" in planning:
         reading["limits"] = DecodeLimits(
-            max_batch_bytes=planner.parse_positive(planning, "maxBatchBytes") or DEFAULT_MAX_BATCH_BYTES,
-            max_decompressed_bytes=planner.parse_positive(planning, "maxDecompressedBytes")
+            max_batch_bytes=offset_options.parse_positive(planning, "maxBatchBytes") or DEFAULT_MAX_BATCH_BYTES,
+            max_decompressed_bytes=offset_options.parse_positive(planning, "maxDecompressedBytes")
             or DEFAULT_MAX_DECOMPRESSED_BYTES,
         )
 
 
-def find_topics(admin: Admin, wanted: planner.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+def find_topics(admin: Admin, wanted: offset_options.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
     """Return the id of each topic and the number of its partitions. Raise BrokerError for one that does not exist."""
     if wanted.pattern is not None:
         listed = admin.list_topics()
@@ -384,7 +384,7 @@ def list_offsets(
 
 
 def offsets_at(
-    admin: Admin, limit: planner.OffsetLimit, partitions: Sequence[TopicPartition], level: IsolationLevel | str
+    admin: Admin, limit: offset_options.OffsetLimit, partitions: Sequence[TopicPartition], level: IsolationLevel | str
 ) -> dict[TopicPartition, int]:
     """Return the offset of the first record at or after the timestamp of each partition that has such a record."""
     if limit.kind != "timestamps":

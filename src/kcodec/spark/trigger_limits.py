@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kcodec.offsets import TopicPartition
-from kcodec.spark import planner
+from kcodec.spark import offset_options, planner
 
 LIMIT_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 DEFAULT_MAX_DELAY_MS = 15 * 60 * 1000
@@ -46,10 +46,10 @@ class TriggerLimits:
     def of(cls, options: Mapping[str, str]) -> TriggerLimits:
         """Return the limits that options, in Spark's spelling, set. Raise ValueError if one is invalid."""
         limits = cls(
-            planner.parse_positive(options, "maxOffsetsPerTrigger"),
-            planner.parse_positive(options, "minOffsetsPerTrigger"),
+            offset_options.parse_positive(options, "maxOffsetsPerTrigger"),
+            offset_options.parse_positive(options, "minOffsetsPerTrigger"),
             _duration_ms(options, "maxTriggerDelay", DEFAULT_MAX_DELAY_MS),
-            planner.parse_positive(options, "maxBytesPerTrigger"),
+            offset_options.parse_positive(options, "maxBytesPerTrigger"),
         )
         if limits.max_offsets is not None and (limits.min_offsets or 0) > limits.max_offsets:
             raise ValueError(

@@ -28,9 +28,9 @@ from kcodec.errors import EncodeError, KcodecError
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
+from kcodec.spark.offset_options import STRATEGIES
 from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
 from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
-from kcodec.spark.planner import STRATEGIES
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
 from kcodec.spark.topics import CALLBACK, OBJECTS, PEM_FILES
