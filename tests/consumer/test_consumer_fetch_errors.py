@@ -6,7 +6,7 @@ Scenarios of Kafka's FetcherTest and FetchRequestManagerTest.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -314,7 +314,8 @@ def test_an_answer_above_max_response_bytes_is_an_error_of_the_partition_it_is_a
                 failure.__cause__ = limit
                 world.scheduler.call_soon(lambda: done(None, failure))
                 return lambda: None
-            call = replace(call, request=ByVersion(FetchRequest, lambda version: wanted))
+            call = copy(call)
+            call.request = ByVersion(FetchRequest, lambda version: wanted)
         return usual(call, done)
 
     world.start_call = start_call  # type: ignore[method-assign]

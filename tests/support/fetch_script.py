@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -169,7 +170,9 @@ class FetchScript(ScriptedCluster):
         request = FetchRequest.decode(request.encode(version), version)
         if call.node not in self.unreachable:
             self.fetches.append((self.now, call.node, version, request))
-        return super().start_call(replace(call, request=request, highest=version), done)
+        chosen = copy(call)
+        chosen.request, chosen.highest = request, version
+        return super().start_call(chosen, done)
 
     def _arrived(self, node: int, sent_by: tuple[int, int], outstanding: _Outstanding, fault: Fault) -> None:
         request, version = outstanding.call.request, outstanding.call.highest
