@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -21,8 +20,8 @@ from kcodec.client import Admin
 from kcodec.errors import OffsetOutOfRangeError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-import offsets_in_database  # noqa: E402
-from offsets_in_database import Positions, Reader  # noqa: E402
+import offsets_in_database
+from offsets_in_database import Positions, Reader
 
 BALANCE = "CREATE TABLE balance (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)"
 
@@ -82,13 +81,17 @@ def test_deleted_records_are_not_skipped_without_an_error(
 
 def test_a_connection_that_commits_each_statement_is_refused() -> None:
     """The records would be committed before the position, and would not be rolled back with it."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        with pytest.raises(ValueError, match="commits each statement by itself"):
-            Positions(connection, "ledger")
+    with (
+        closing(sqlite3.connect(":memory:", isolation_level=None)) as connection,
+        pytest.raises(ValueError, match="commits each statement by itself"),
+    ):
+        Positions(connection, "ledger")
 
 
 def test_a_connection_that_never_commits_is_refused(postgres_server: PostgresServer) -> None:
     """A block of psycopg is a savepoint if the connection has opened a transaction by itself."""
-    with closing(psycopg.connect(postgres_server.conninfo)) as connection:
-        with pytest.raises(ValueError, match="set autocommit=True"):
-            Positions(connection, "ledger")
+    with (
+        closing(psycopg.connect(postgres_server.conninfo)) as connection,
+        pytest.raises(ValueError, match="set autocommit=True"),
+    ):
+        Positions(connection, "ledger")

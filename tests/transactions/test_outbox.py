@@ -293,7 +293,7 @@ def test_a_position_with_hundreds_of_transactions_fits_into_kafkas_metadata(
     rng, first = random.Random(1), 5_000_000_000
     old = Snapshot(first, first + 200_000, tuple(sorted({first, *rng.sample(range(first, first + 200_000), 700)})))
     new = Snapshot(first, first + 900_000, tuple(sorted({first, *rng.sample(range(first, first + 900_000), 650)})))
-    window = Window(old, new, 2**63 - 1)
+    window = Window(old, new, 2**63 - 1, f"{2**63}/{2**32 - 1}")
     position = window.position()
     assert max(len(old.pack()), len(new.pack())) <= PostgresOutbox.LONGEST
     assert Window.at(position) == window
