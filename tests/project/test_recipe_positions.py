@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/offsets_in_database.py: positions that the log does not contain, and connections that do not commit."""
+"""examples/offsets_in_database.py: positions that the log does not contain, and connections that do not commit.
+examples/upsert.py: a key that moves to another partition."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from postgres_server import PostgresServer
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
-from kcodec.client import Admin
+from kcodec.client import Admin, Consumer
 from kcodec.errors import OffsetOutOfRangeError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import offsets_in_database
+import upsert
 from offsets_in_database import Positions, Reader
 
 BALANCE = "CREATE TABLE balance (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)"
@@ -95,3 +97,25 @@ def test_a_connection_that_never_commits_is_refused(postgres_server: PostgresSer
         pytest.raises(ValueError, match="set autocommit=True"),
     ):
         Positions(connection, "ledger")
+
+
+def test_an_upsert_follows_a_key_to_another_partition(kcodec_broker: Broker) -> None:
+    """A topic has got more partitions. The offsets of the new partition are lower than those of the old one."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.seed(topic, [(b"bread", b"%d" % price) for price in range(1, 11)])
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "auto_offset_reset": "earliest"}
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(upsert.SCHEMA)
+        with Consumer(group_id=topic, enable_auto_commit=False, metadata_max_age_ms=500, **options) as consumer:
+            consumer.subscribe([topic])
+            writer = upsert.Writer(consumer, connection)
+            writer.step()
+            with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+                admin.create_partitions({topic: 2})
+            kcodec_broker.seed(topic, [(b"bread", b"20")], partition=1)
+            for _ in range(15):
+                writer.step()
+                found = connection.execute("SELECT * FROM price").fetchall()
+                if found == [("bread", 20, 1, 0)]:
+                    break
+            assert found == [("bread", 20, 1, 0)]
