@@ -93,6 +93,9 @@ class Outbox(Protocol):
     """A table of rows to be sent. The relay commits positions in it: an offset and a short text, which only the outbox
     interprets."""
 
+    def claim(self, name: str) -> None:
+        """Raise RuntimeError if a relay with another name sends the rows of this table. Each would send all rows."""
+
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         """Return up to `limit` rows after a position, and the position after these rows. No row can be added before the
         returned position later."""
@@ -138,6 +141,9 @@ class SqliteOutbox:
         if commits and not connection.in_transaction:
             raise RuntimeError(NO_TRANSACTION)
         connection.execute("INSERT INTO outbox (topic, key, value) VALUES (?, ?, ?)", (topic, key, value))
+
+    def claim(self, name: str) -> None:
+        """Do nothing: SQLite has no lock that other programs can see."""
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         """See Outbox. The position is the lowest id of the rows that were not sent."""
@@ -292,6 +298,14 @@ class PostgresOutbox:
     # Rows of transactions that this server has not begun yet.
     FOREIGN = """
         SELECT EXISTS (SELECT FROM outbox WHERE transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))"""
+    # Relays with the same name share a lock, because the later one fences the earlier one. It ends with the session.
+    CLAIM = "SELECT pg_advisory_lock_shared('outbox'::regclass::oid::int, hashtext(%(name)s))"
+    RELEASE = "SELECT pg_advisory_unlock_shared('outbox'::regclass::oid::int, hashtext(%(name)s))"
+    OTHERS = """
+        SELECT pid FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 2 AND classid = 'outbox'::regclass::oid
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND objid <> hashtext(%(name)s)::oid"""
     # The conditions with xmin and xmax are necessary only for the use of the index.
     WINDOW = """
         SELECT id, topic, key, value FROM outbox
@@ -335,6 +349,7 @@ class PostgresOutbox:
                 "with a new name"
             )
         self._warned_at = -self.WARN_SECONDS
+        self._claimed_by: str | None = None
 
     def _one(self, query: str) -> Any:
         row = self._connection.execute(query).fetchone()
@@ -357,6 +372,20 @@ class PostgresOutbox:
                 "connection: expected psycopg.Connection, got an asynchronous connection; use "
                 "await connection.execute(PostgresOutbox.INSERT, (topic, key, value))"
             )
+
+    def claim(self, name: str) -> None:
+        """See Outbox."""
+        if self._claimed_by == name:
+            return
+        self._connection.execute(self.CLAIM, {"name": name})
+        other = self._connection.execute(self.OTHERS, {"name": name}).fetchone()
+        if other is not None:
+            self._connection.execute(self.RELEASE, {"name": name})
+            raise RuntimeError(
+                f"a relay with another name than {name!r} sends the rows of this outbox, so Kafka would get each row "
+                f"twice: end that relay, or use its name; pg_stat_activity shows its connection, pid {other[0]}"
+            )
+        self._claimed_by = name
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         """See Outbox. If there are no new rows, return the same position."""
@@ -534,6 +563,7 @@ class Relay:
         """Take over from an older relay. First, initialize the producer, which aborts the transaction that the older
         relay left open. Then read the position, which the older relay can no longer change. After an error, the relay
         is not open."""
+        self.outbox.claim(self.name)
         producer = Producer(transactional_id=self.name, **self._producer_options)
         try:
             producer.init_transactions()

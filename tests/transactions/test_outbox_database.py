@@ -143,6 +143,28 @@ def test_transaction_ids_that_do_not_exist_yet_are_an_error(postgres: str) -> No
         assert len(source.rows_after(outbox.START, 10)[0]) == 1
 
 
+def test_a_relay_with_another_name_is_refused_while_the_first_one_runs(
+    kcodec_broker: Broker, topic: str, postgres: str
+) -> None:
+    """Each of them would send all rows. A relay with the same name takes over."""
+    with closing(PostgresOutbox(postgres)) as first, closing(PostgresOutbox(postgres)) as second:
+        relay = make_relay(kcodec_broker, first, topic)
+        other = Relay(second, "other", relay.progress, bootstrap_servers=kcodec_broker.bootstrap_servers)
+        again = make_relay(kcodec_broker, second, topic)
+        with closing(relay), closing(other), closing(again):
+            relay.open()
+            with pytest.raises(RuntimeError, match="a relay with another name than 'other' sends the rows"):
+                other.open()
+            with psycopg.connect(postgres) as connection:
+                PostgresOutbox.add(connection, topic, key=None, value=b"1")
+            assert relay.publish() == 1
+            relay.close()
+            relay.open()
+            again.open()
+    with closing(PostgresOutbox(postgres)) as third:
+        third.claim("other")
+
+
 # -------------------------------------------------------------------------------------------- rows of an application
 
 
