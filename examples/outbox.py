@@ -578,14 +578,21 @@ class Relay:
         log.info("%s continues at %s", self.name, self._position)
 
     def publish(self) -> int:
-        """Send rows and the position after them in one transaction. Return the number of rows. After an error, call
-        `close`. The outcome of the transaction is known when the relay is opened again."""
-        if self._producer is None:
-            self.open()
-        assert self._producer is not None
+        """Send rows and the position after them in one transaction. Return the number of rows. After an error, the
+        relay is closed, and the next call opens it again: the outcome of the transaction is known only then."""
+        try:
+            if self._producer is None:
+                self.open()
+            assert self._producer is not None
+            return self._publish(self._producer)
+        except BaseException:
+            self.close()
+            raise
+
+    def _publish(self, producer: Producer) -> int:
         rows, after = self.outbox.rows_after(self._position, self.limit)
         if rows or time.monotonic() - self._committed_at > KEEP_SECONDS:
-            with self._producer.transaction() as transaction:
+            with producer.transaction() as transaction:
                 for row in rows:
                     transaction.send(row.topic, row.value, row.key)
                 self.progress.write(transaction, self.name, after)
@@ -605,7 +612,6 @@ class Relay:
                 raise
             except (BrokerError, TransportError) as error:
                 log.warning("%s begins again: %s", self.name, error)
-                self.close()
                 sent = 0
             if not sent:
                 time.sleep(pause)

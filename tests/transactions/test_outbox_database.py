@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from postgres_server import PostgresServer
 
-from kcodec import TopicPartition
+from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Consumer
 
@@ -29,6 +29,12 @@ from outbox import PostgresOutbox, Relay, SqliteOutbox, TopicProgress
 def postgres(postgres_server: PostgresServer) -> str:
     """A new database."""
     return postgres_server.new_database()
+
+
+@pytest.fixture
+def sqlite_outbox(tmp_path: Path) -> Iterator[SqliteOutbox]:
+    with closing(SqliteOutbox(str(tmp_path / "shop.db"))) as source:
+        yield source
 
 
 def make_relay(broker: Broker, source: outbox.Outbox, topic: str, **options: Any) -> Relay:
@@ -47,7 +53,7 @@ def values(broker: Broker, topic: str, count: int) -> list[bytes | None]:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         found: list[bytes | None] = []
-        for _ in range(20):
+        for _ in range(6):
             found += [record.value for record in consumer.poll(0.5)]
             if len(found) >= count:
                 break
@@ -226,13 +232,32 @@ def test_an_asynchronous_connection_is_refused() -> None:
         PostgresOutbox.add(Connection(), "t", key=None, value=b"1")
 
 
+# ------------------------------------------------------------------------------------------------- errors of a database
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("database is locked"), KeyboardInterrupt()])
+def test_a_relay_that_goes_on_after_an_error_sends_no_row_twice(
+    error: BaseException, kcodec_broker: Broker, topic: str, tmp_path: Path, sqlite_outbox: SqliteOutbox
+) -> None:
+    """The error comes after the commit, when the rows are deleted. The program catches it and calls publish again."""
+    fill_sqlite(tmp_path / "shop.db", topic, [b"1", b"2"])
+    forget = sqlite_outbox.forget
+
+    def failing(position: OffsetAndMetadata) -> None:
+        if position != outbox.START:
+            sqlite_outbox.forget = forget  # type: ignore[method-assign]
+            raise error
+
+    sqlite_outbox.forget = failing  # type: ignore[method-assign]
+    with closing(make_relay(kcodec_broker, sqlite_outbox, topic)) as relay:
+        with pytest.raises(type(error)):
+            relay.publish()
+        assert relay.publish() == 0
+    assert values(kcodec_broker, topic, 3) == [b"1", b"2"]
+    assert count(tmp_path / "shop.db") == 0
+
+
 # ------------------------------------------------------------------------------------------------------------ options
-
-
-@pytest.fixture
-def sqlite_outbox(tmp_path: Path) -> Iterator[SqliteOutbox]:
-    with closing(SqliteOutbox(str(tmp_path / "shop.db"))) as source:
-        yield source
 
 
 @pytest.mark.parametrize("limit", [0, -1])
