@@ -331,8 +331,9 @@ class PostgresOutbox:
     def __init__(self, conninfo: str) -> None:
         import psycopg
 
-        # With autocommit, each statement sees the newest data, and the relay itself keeps no old snapshot open.
-        self._connection = psycopg.connect(conninfo, autocommit=True)
+        # With autocommit, each statement sees the newest data, and the relay itself keeps no old snapshot open. Without
+        # client_encoding, psycopg would return bytes in place of text if the encoding of the database is SQL_ASCII.
+        self._connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
         # CREATE INDEX IF NOT EXISTS waits for all writers, and new writers wait for it, even if the index exists.
         found = self._connection.execute("SELECT to_regclass('outbox'), to_regclass('outbox_by_transaction')")
         if None in (found.fetchone() or (None,)):

@@ -171,6 +171,22 @@ def test_a_relay_with_another_name_is_refused_while_the_first_one_runs(
         third.claim("other")
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_rows_of_a_database_with_another_encoding_are_sent(encoding: str, postgres_server: PostgresServer) -> None:
+    """SQL_ASCII is the encoding of a server that was initialized with the locale C."""
+    name = f"encoded_{encoding.lower()}"
+    with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+    conninfo = postgres_server.conninfo.replace("dbname=postgres", f"dbname={name}")
+    with closing(PostgresOutbox(conninfo)) as source:
+        with psycopg.connect(conninfo) as connection:
+            PostgresOutbox.add(connection, "payments", key=b"\xff", value=b"\x00")
+        rows, position = source.rows_after(outbox.START, 10)
+        assert rows == [outbox.Row("payments", b"\xff", b"\x00")]
+        source.forget(position)
+        assert source.rows_after(position, 10) == ([], position)
+
+
 # -------------------------------------------------------------------------------------------- rows of an application
 
 
