@@ -338,6 +338,12 @@ class PostgresOutbox:
         found = self._connection.execute("SELECT to_regclass('outbox'), to_regclass('outbox_by_transaction')")
         if None in (found.fetchone() or (None,)):
             self._connection.execute(self.SCHEMA)
+            created = self._one("SELECT current_database() || '.' || current_schema()")
+            log.warning(
+                "created the table outbox or its index in %s: if the service writes to another table, its rows are not "
+                "sent; set search_path of both to the same schema",
+                created,
+            )
         # Otherwise, FLUSH would not wait until the log is on disk.
         self._connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"

@@ -171,6 +171,19 @@ def test_a_relay_with_another_name_is_refused_while_the_first_one_runs(
         third.claim("other")
 
 
+def test_a_table_that_the_relay_creates_is_logged(postgres: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A relay with another search_path than the service would wait for rows in an empty table."""
+    with psycopg.connect(postgres) as connection:
+        connection.execute("CREATE SCHEMA shop")
+    PostgresOutbox(postgres).close()
+    PostgresOutbox(postgres).close()
+    PostgresOutbox(postgres + " options='-c search_path=shop'").close()
+    name = postgres.rpartition("=")[2]
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        f"created the table outbox or its index in {name}.{schema}" for schema in ("public", "shop")
+    ]
+
+
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_rows_of_a_database_with_another_encoding_are_sent(encoding: str, postgres_server: PostgresServer) -> None:
     """SQL_ASCII is the encoding of a server that was initialized with the locale C."""
