@@ -38,10 +38,27 @@ def transaction(connection: Any) -> AbstractContextManager[Any]:
     return connection if isinstance(connection, sqlite3.Connection) else connection.transaction()
 
 
+def check_mode(connection: Any) -> None:
+    """Raise ValueError if `transaction` would not commit at the end of its block, or would not roll back.
+
+    A connection of psycopg that opens transactions by itself makes the block a savepoint: nothing is ever committed.
+    A connection of sqlite3 that commits each statement has committed the records before it writes the position.
+    """
+    if not isinstance(connection, sqlite3.Connection):
+        if not connection.autocommit:
+            raise ValueError("connection: psycopg must not open transactions by itself: set autocommit=True")
+    elif connection.isolation_level is None or getattr(connection, "autocommit", False) is True:
+        raise ValueError(
+            "connection: sqlite3 commits each statement by itself: call sqlite3.connect without isolation_level and "
+            "autocommit"
+        )
+
+
 class Positions:
     """The positions of one reader, by topic and partition. All of it happens in transactions of the caller's.
 
-    connection: of sqlite3, or of psycopg with autocommit=True; name: of the reader, all of its instances alike.
+    connection: of sqlite3 in its default mode, or of psycopg with autocommit=True; name: of the reader, all of its
+    instances alike.
     """
 
     SCHEMA = """
@@ -53,6 +70,7 @@ class Positions:
     MOVE = "UPDATE kafka_position SET position = ? WHERE reader = ? AND topic = ? AND partition = ? AND position = ?"
 
     def __init__(self, connection: Any, name: str) -> None:
+        check_mode(connection)
         self._connection = connection
         self._mark = "?" if isinstance(connection, sqlite3.Connection) else "%s"
         self._name = name
@@ -81,6 +99,9 @@ class Reader:
 
     apply:   (connection, record): what a record does there, and nothing else.
     options: of a Consumer, bootstrap_servers among them.
+
+    If the log does not contain the position in the database, `step` raises OffsetOutOfRangeError: a reader that went on
+    at the beginning would count records twice, or skip records that were deleted.
     """
 
     def __init__(
@@ -91,7 +112,7 @@ class Reader:
         self.positions = Positions(connection, name)
         self.held: dict[TopicPartition, int | None] = {}
         self.is_complete = True  # whether the last step has ended without an exception
-        self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="earliest", **options)
+        self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="none", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
 
     def take_over(self, partitions: Iterable[TopicPartition]) -> None:

@@ -56,6 +56,9 @@ class Writer:
     name:    of this writer, all of its instances alike: the group, and a part of the positions' names.
     rows:    commit once this number of rows is collected; seconds: or after this time.
     options: of a Consumer, bootstrap_servers among them.
+
+    If the log does not contain the position in the table, `step` raises OffsetOutOfRangeError: a writer that went on
+    at the beginning would add rows twice, or skip records that were deleted.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Writer:
         self.held: dict[TopicPartition, int | None] = {}
         self.collected: dict[TopicPartition, list[pyarrow.Table]] = {}
         self.is_ended = True
-        self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="earliest", **options)
+        self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="none", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
 
     def application(self, partition: TopicPartition) -> str:

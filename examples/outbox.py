@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import inspect
 import json
 import logging
 import sqlite3
@@ -60,9 +61,40 @@ class Row:
     value: bytes | None
 
 
+def check_row(topic: str, key: bytes | None, value: bytes | None) -> None:
+    """Raise TypeError or ValueError if an argument is invalid. PostgreSQL would take a str as the text form of a bytea,
+    in which a backslash has a meaning, and SQLite would store it as text, which the relay cannot send."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic: expected str, got {type(topic).__name__}")
+    if not topic:
+        raise ValueError("topic must not be empty")
+    for name, given in (("key", key), ("value", value)):
+        if given is not None and not isinstance(given, (bytes, bytearray, memoryview)):
+            raise TypeError(f"{name}: expected bytes or None, got {type(given).__name__}; encode the {name} first")
+
+
+def check_database(found: str, own: str) -> None:
+    """Raise RuntimeError if a position belongs to another database. Its rows would be deleted, and not sent."""
+    if found not in ("", own):  # "": a position of an earlier version of this program
+        raise RuntimeError(
+            f"the position of the relay belongs to the database {found}, and this is the database {own}: the database "
+            "was created again, restored or upgraded, or a relay of another database has the same name; see 'What to "
+            "know' in docs/outbox.md, and start the relay with a new name"
+        )
+
+
+NO_TRANSACTION = (
+    "the connection commits each statement by itself, and no transaction is open: the row would not be committed "
+    "together with the change; make both in one transaction"
+)
+
+
 class Outbox(Protocol):
     """A table of rows to be sent. The relay commits positions in it: an offset and a short text, which only the outbox
     interprets."""
+
+    def claim(self, name: str) -> None:
+        """Raise RuntimeError if a relay with another name sends the rows of this table. Each would send all rows."""
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         """Return up to `limit` rows after a position, and the position after these rows. No row can be added before the
@@ -80,33 +112,64 @@ class SqliteOutbox:
 
     SQLite has one writer at a time, so rows become visible in the order of their ids. The rows after a position are
     therefore those with higher ids. Without AUTOINCREMENT, SQLite would use the id of a deleted last row again.
+
+    The ids of another file are not comparable. The file therefore contains a random text, which is in each position.
     """
 
     SCHEMA = """
         CREATE TABLE IF NOT EXISTS outbox (
             id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key BLOB, value BLOB)"""
+    IDENTIFY = """
+        INSERT INTO outbox_identity SELECT lower(hex(randomblob(8)))
+        WHERE NOT EXISTS (SELECT * FROM outbox_identity)"""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute(self.SCHEMA)
+        self._connection.execute("CREATE TABLE IF NOT EXISTS outbox_identity (id TEXT NOT NULL)")
+        find = "SELECT id FROM outbox_identity"
+        if self._connection.execute(find).fetchone() is None:
+            self._connection.execute(self.IDENTIFY)
+        self._database: str = self._connection.execute(find).fetchone()[0]
 
     @staticmethod
     def add(connection: sqlite3.Connection, topic: str, *, key: bytes | None, value: bytes | None) -> None:
         """Insert a row. The application calls this within its own transaction."""
+        check_row(topic, key, value)
+        commits = connection.isolation_level is None or getattr(connection, "autocommit", False) is True
+        if commits and not connection.in_transaction:
+            raise RuntimeError(NO_TRANSACTION)
         connection.execute("INSERT INTO outbox (topic, key, value) VALUES (?, ?, ?)", (topic, key, value))
+
+    def claim(self, name: str) -> None:
+        """Do nothing: SQLite has no lock that other programs can see."""
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         """See Outbox. The position is the lowest id of the rows that were not sent."""
+        self._check(position)
         found = self._connection.execute(
             "SELECT id, topic, key, value FROM outbox WHERE id >= ? ORDER BY id LIMIT ?", (position.offset, limit)
         ).fetchall()
-        after = OffsetAndMetadata(found[-1][0] + 1) if found else position
+        after = OffsetAndMetadata(found[-1][0] + 1, self._database) if found else position
         return [Row(*row[1:]) for row in found], after
 
     def forget(self, position: OffsetAndMetadata) -> None:
         """See Outbox."""
+        self._check(position)
         self._connection.execute("DELETE FROM outbox WHERE id < ?", (position.offset,))
+
+    def _check(self, position: OffsetAndMetadata) -> None:
+        """Raise RuntimeError if this database has not assigned the ids before the position."""
+        check_database(position.metadata, self._database)
+        row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").fetchone()
+        following = 1 if row is None else row[0] + 1
+        if position.offset > following:
+            raise RuntimeError(
+                f"the position of the relay is the row with id {position.offset}, but the next row of the database "
+                f"gets id {following}: the file was replaced by an older copy, or has lost transactions; see 'What to "
+                "know' in docs/outbox.md, and start the relay with a new name"
+            )
 
     def close(self) -> None:
         self._connection.close()
@@ -166,11 +229,13 @@ class Snapshot:
 @dataclass(frozen=True)
 class Window:
     """A position in a PostgresOutbox. All rows whose transactions have ended in the snapshot `sent` were sent. If the
-    next window, up to the snapshot `upper`, is sent in chunks, its rows up to the id `last` were sent, too."""
+    next window, up to the snapshot `upper`, is sent in chunks, its rows up to the id `last` were sent, too. `database`
+    names the database that has assigned these ids."""
 
     sent: Snapshot
     upper: Snapshot | None = None
     last: int = 0
+    database: str = ""
 
     @classmethod
     def at(cls, position: OffsetAndMetadata) -> Window:
@@ -178,11 +243,11 @@ class Window:
         transactions below the id had ended. The offset was that of `sent`. Within a window, the metadata was
         "upper:last"."""
         version, _, rest = position.metadata.partition(";")
-        if version == "s":
-            sent, *chunk = rest.split(";")
+        if version in ("d", "s"):  # "s": without the database
+            database, sent, *chunk = rest.split(";") if version == "d" else ["", *rest.split(";")]
             if not chunk:
-                return cls(Snapshot.unpack(sent))
-            return cls(Snapshot.unpack(sent), Snapshot.unpack(chunk[0]), int(chunk[1]))
+                return cls(Snapshot.unpack(sent), database=database)
+            return cls(Snapshot.unpack(sent), Snapshot.unpack(chunk[0]), int(chunk[1]), database)
         if position.metadata:
             upper, _, last = position.metadata.partition(":")
             return cls(Snapshot.below(position.offset), Snapshot.below(int(upper)), int(last))
@@ -190,7 +255,7 @@ class Window:
 
     def position(self) -> OffsetAndMetadata:
         """Return the position to commit. Its metadata contains all of it. The offset is only for tools that show it."""
-        metadata = f"s;{self.sent.pack()}"
+        metadata = f"d;{self.database};{self.sent.pack()}"
         if self.upper is not None:
             metadata += f";{self.upper.pack()};{self.last}"
         return OffsetAndMetadata(self.sent.xmin, metadata)
@@ -215,6 +280,9 @@ class PostgresOutbox:
     After a crash, PostgreSQL assigns transaction ids again that are not in the write-ahead log on disk. A snapshot in
     which such an id has ended would hide the rows of a later transaction. The log is therefore flushed with a newer id
     before a snapshot is committed.
+
+    Another database has other transactions with the same ids. Each position therefore contains the identifier of the
+    server and of the database. After pg_restore, rows can contain transaction ids that the server has not assigned yet.
     """
 
     SCHEMA = """
@@ -223,6 +291,21 @@ class PostgresOutbox:
             transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
             topic text NOT NULL, key bytea, value bytea);
         CREATE INDEX IF NOT EXISTS outbox_by_transaction ON outbox (transaction_id, id)"""
+    INSERT = "INSERT INTO outbox (topic, key, value) VALUES (%s, %s, %s)"
+    IDENTITY = """
+        SELECT system_identifier || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())
+        FROM pg_control_system()"""
+    # Rows of transactions that this server has not begun yet.
+    FOREIGN = """
+        SELECT EXISTS (SELECT FROM outbox WHERE transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))"""
+    # Relays with the same name share a lock, because the later one fences the earlier one. It ends with the session.
+    CLAIM = "SELECT pg_advisory_lock_shared('outbox'::regclass::oid::int, hashtext(%(name)s))"
+    RELEASE = "SELECT pg_advisory_unlock_shared('outbox'::regclass::oid::int, hashtext(%(name)s))"
+    OTHERS = """
+        SELECT pid FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 2 AND classid = 'outbox'::regclass::oid
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND objid <> hashtext(%(name)s)::oid"""
     # The conditions with xmin and xmax are necessary only for the use of the index.
     WINDOW = """
         SELECT id, topic, key, value FROM outbox
@@ -248,26 +331,73 @@ class PostgresOutbox:
     def __init__(self, conninfo: str) -> None:
         import psycopg
 
-        # With autocommit, each statement sees the newest data, and the relay itself keeps no old snapshot open.
-        self._connection = psycopg.connect(conninfo, autocommit=True)
+        # With autocommit, each statement sees the newest data, and the relay itself keeps no old snapshot open. Without
+        # client_encoding, psycopg would return bytes in place of text if the encoding of the database is SQL_ASCII.
+        self._connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
         # CREATE INDEX IF NOT EXISTS waits for all writers, and new writers wait for it, even if the index exists.
         found = self._connection.execute("SELECT to_regclass('outbox'), to_regclass('outbox_by_transaction')")
         if None in (found.fetchone() or (None,)):
             self._connection.execute(self.SCHEMA)
+            created = self._one("SELECT current_database() || '.' || current_schema()")
+            log.warning(
+                "created the table outbox or its index in %s: if the service writes to another table, its rows are not "
+                "sent; set search_path of both to the same schema",
+                created,
+            )
         # Otherwise, FLUSH would not wait until the log is on disk.
         self._connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )
+        self._database: str = self._one(self.IDENTITY)
+        if self._one(self.FOREIGN):
+            raise RuntimeError(
+                "the outbox contains transaction ids that the PostgreSQL server has not assigned yet: the rows come "
+                "from another server; run UPDATE outbox SET transaction_id = pg_current_xact_id(), and start the relay "
+                "with a new name"
+            )
         self._warned_at = -self.WARN_SECONDS
+        self._claimed_by: str | None = None
+
+    def _one(self, query: str) -> Any:
+        row = self._connection.execute(query).fetchone()
+        assert row is not None
+        return row[0]
 
     @staticmethod
     def add(connection: Any, topic: str, *, key: bytes | None, value: bytes | None) -> None:
-        """Insert a row. The application calls this within its own transaction, after the change to be reported."""
-        connection.execute("INSERT INTO outbox (topic, key, value) VALUES (%s, %s, %s)", (topic, key, value))
+        """Insert a row. The application calls this within its own transaction, after the change to be reported.
+
+        connection: Connection of psycopg. With another driver or asyncio, execute PostgresOutbox.INSERT in its place.
+        """
+        check_row(topic, key, value)
+        if getattr(connection, "autocommit", False) and connection.info.transaction_status == 0:  # IDLE
+            raise RuntimeError(NO_TRANSACTION)
+        inserted = connection.execute(PostgresOutbox.INSERT, (topic, key, value))
+        if inspect.iscoroutine(inserted):
+            inserted.close()
+            raise TypeError(
+                "connection: expected psycopg.Connection, got an asynchronous connection; use "
+                "await connection.execute(PostgresOutbox.INSERT, (topic, key, value))"
+            )
+
+    def claim(self, name: str) -> None:
+        """See Outbox."""
+        if self._claimed_by == name:
+            return
+        self._connection.execute(self.CLAIM, {"name": name})
+        other = self._connection.execute(self.OTHERS, {"name": name}).fetchone()
+        if other is not None:
+            self._connection.execute(self.RELEASE, {"name": name})
+            raise RuntimeError(
+                f"a relay with another name than {name!r} sends the rows of this outbox, so Kafka would get each row "
+                f"twice: end that relay, or use its name; pg_stat_activity shows its connection, pid {other[0]}"
+            )
+        self._claimed_by = name
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         """See Outbox. If there are no new rows, return the same position."""
         window = Window.at(position)
+        check_database(window.database, self._database)
         current = self._current(window.upper or window.sent)
         upper = window.upper or current
         if len(upper.pack()) > self.LONGEST:
@@ -279,18 +409,19 @@ class PostgresOutbox:
             self.WINDOW, {**limits, "last": window.last, "limit": limit + 1}, prepare=False
         ).fetchall()
         if not found:
-            return [], position if window.upper is None else Window(upper).position()
+            return [], position if window.upper is None else Window(upper, database=self._database).position()
         if window.upper is None:
             self._connection.execute(self.FLUSH)
         rows = [Row(*row[1:]) for row in found[:limit]]
-        after = Window(upper) if len(found) <= limit else Window(window.sent, upper, found[limit - 1][0])
+        if len(found) <= limit:
+            after = Window(upper, database=self._database)
+        else:
+            after = Window(window.sent, upper, found[limit - 1][0], self._database)
         return rows, after.position()
 
     def _current(self, known: Snapshot) -> Snapshot:
         """Return a new snapshot. Raise RuntimeError if its transaction ids are lower than those of `known`."""
-        row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        current = Snapshot.parse(row[0])
+        current = Snapshot.parse(self._one("SELECT pg_current_snapshot()::text"))
         if current.xmax < known.xmax:
             raise RuntimeError(
                 f"the position of the relay contains transaction ids up to {known.xmax - 1}, but the next transaction "
@@ -312,7 +443,9 @@ class PostgresOutbox:
 
     def forget(self, position: OffsetAndMetadata) -> None:
         """See Outbox."""
-        sent = Window.at(position).sent
+        window = Window.at(position)
+        check_database(window.database, self._database)
+        sent = window.sent
         self._connection.execute(self.FORGET, {"xmax": str(sent.xmax), "sent": str(sent)}, prepare=False)
 
     def close(self) -> None:
@@ -407,15 +540,28 @@ class Relay:
     name:    Transactional id, and name of the stored position. If two relays have the same name, the later one
              continues.
     limit:   Maximum number of rows in a transaction.
+    producer_options: Options of the producer only, such as max_request_size.
     options: Options of all clients, such as bootstrap_servers.
     """
 
-    def __init__(self, outbox: Outbox, name: str, progress: Progress, *, limit: int = 500, **options: Any) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        name: str,
+        progress: Progress,
+        *,
+        limit: int = 500,
+        producer_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
         self.outbox = outbox
         self.name = name
         self.progress = progress
         self.limit = limit
         self._options = options
+        self._producer_options = {**options, **(producer_options or {})}
         self._producer: Producer | None = None
         self._position = START
         self._committed_at = 0.0
@@ -424,7 +570,8 @@ class Relay:
         """Take over from an older relay. First, initialize the producer, which aborts the transaction that the older
         relay left open. Then read the position, which the older relay can no longer change. After an error, the relay
         is not open."""
-        producer = Producer(transactional_id=self.name, **self._options)
+        self.outbox.claim(self.name)
+        producer = Producer(transactional_id=self.name, **self._producer_options)
         try:
             producer.init_transactions()
             committed = self.progress.read(self.name, self._options)
@@ -438,14 +585,21 @@ class Relay:
         log.info("%s continues at %s", self.name, self._position)
 
     def publish(self) -> int:
-        """Send rows and the position after them in one transaction. Return the number of rows. After an error, call
-        `close`. The outcome of the transaction is known when the relay is opened again."""
-        if self._producer is None:
-            self.open()
-        assert self._producer is not None
+        """Send rows and the position after them in one transaction. Return the number of rows. After an error, the
+        relay is closed, and the next call opens it again: the outcome of the transaction is known only then."""
+        try:
+            if self._producer is None:
+                self.open()
+            assert self._producer is not None
+            return self._publish(self._producer)
+        except BaseException:
+            self.close()
+            raise
+
+    def _publish(self, producer: Producer) -> int:
         rows, after = self.outbox.rows_after(self._position, self.limit)
         if rows or time.monotonic() - self._committed_at > KEEP_SECONDS:
-            with self._producer.transaction() as transaction:
+            with producer.transaction() as transaction:
                 for row in rows:
                     transaction.send(row.topic, row.value, row.key)
                 self.progress.write(transaction, self.name, after)
@@ -456,7 +610,8 @@ class Relay:
 
     def run(self, is_over: Callable[[], bool] = lambda: False, pause: float = 0.1) -> None:
         """Publish until `is_over` returns True. If there are no rows, wait `pause` seconds. After an error of a broker
-        or a connection, begin again at the committed position. Raise the errors in LASTING and all other errors."""
+        or of a connection to it, begin again at the committed position. Raise the errors in LASTING and all other
+        errors, such as those of the database."""
         while not is_over():
             try:
                 sent = self.publish()
@@ -464,7 +619,6 @@ class Relay:
                 raise
             except (BrokerError, TransportError) as error:
                 log.warning("%s begins again: %s", self.name, error)
-                self.close()
                 sent = 0
             if not sent:
                 time.sleep(pause)
@@ -486,7 +640,8 @@ def main() -> None:
     where.add_argument("--progress-topic", metavar="TOPIC", help="a compacted topic for the positions of relays")
     where.add_argument("--progress", metavar="TOPIC", help="a topic to commit the position on, as a group")
     parser.add_argument("--limit", type=int, default=500, help="rows in a transaction (default: %(default)s)")
-    parser.add_argument("--options", default="{}", metavar="JSON", help="more options of the clients")
+    parser.add_argument("--options", default="{}", metavar="JSON", help="more options of all clients")
+    parser.add_argument("--producer-options", default="{}", metavar="JSON", help="more options of the producer")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     outbox: Outbox = SqliteOutbox(given.sqlite) if given.sqlite else PostgresOutbox(given.postgres)
@@ -496,7 +651,8 @@ def main() -> None:
         progress = TopicProgress(given.progress_topic)
     else:
         progress = GroupProgress(TopicPartition(given.progress, 0))
-    relay = Relay(outbox, given.name, progress, limit=given.limit, **options)
+    producer_options = json.loads(given.producer_options)
+    relay = Relay(outbox, given.name, progress, limit=given.limit, producer_options=producer_options, **options)
     try:
         relay.run()
     finally:

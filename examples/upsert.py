@@ -4,8 +4,10 @@
     python examples/upsert.py bank.db localhost:9092 GROUP TOPIC
 
 The database commits first, then the group's offset. Who dies in between gets the records again, and writes the same
-rows again; `amount = amount + ...` would count them twice. A row keeps the offset of the record that it came from, and
-an older record leaves it alone: an owner that was stopped and goes on late does no harm either. docs/recipes.md.
+rows again; `amount = amount + ...` would count them twice. A row keeps the partition and the offset of the record that
+it came from, and an older record of this partition leaves it alone: an owner that was stopped and goes on late does no
+harm either. A record of another partition replaces the row: if a topic gets more partitions, a key may move to one with
+lower offsets. docs/recipes.md.
 """
 
 import sqlite3
@@ -13,17 +15,20 @@ import sys
 
 from kcodec.client import Consumer
 
-SCHEMA = "CREATE TABLE IF NOT EXISTS price (item TEXT PRIMARY KEY, amount INTEGER, source_offset INTEGER)"
+SCHEMA = """
+    CREATE TABLE IF NOT EXISTS price (
+        item TEXT PRIMARY KEY, amount INTEGER, source_partition INTEGER, source_offset INTEGER)"""
 UPSERT = """
-    INSERT INTO price VALUES (?, ?, ?)
-    ON CONFLICT (item) DO UPDATE SET amount = excluded.amount, source_offset = excluded.source_offset
-    WHERE excluded.source_offset > price.source_offset"""  # a key is always in the same partition
+    INSERT INTO price VALUES (?, ?, ?, ?)
+    ON CONFLICT (item) DO UPDATE SET amount = excluded.amount, source_partition = excluded.source_partition,
+        source_offset = excluded.source_offset
+    WHERE excluded.source_partition <> price.source_partition OR excluded.source_offset > price.source_offset"""
 
 
 class Writer:
     """Writes the prices of polled records into the database, and commits their offsets.
 
-    statement: Writes item, amount and offset of a record.
+    statement: Writes item, amount, partition and offset of a record.
     """
 
     def __init__(self, consumer: Consumer, connection: sqlite3.Connection, statement: str = UPSERT) -> None:
@@ -37,7 +42,7 @@ class Writer:
             self.go_back()
         self.is_complete = False
         rows = [
-            (record.key.decode(), int(record.value), record.offset)
+            (record.key.decode(), int(record.value), record.partition, record.offset)
             for record in self.consumer.poll(1.0)
             if record.key is not None and record.value is not None  # others have no price
         ]

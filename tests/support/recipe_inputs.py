@@ -63,7 +63,7 @@ def read_until(kafka: ApacheKafka, bank: Bank, name: str, amounts: Amounts) -> N
 
 
 COUNTING = """
-    INSERT INTO price VALUES (?, ?, ?)
+    INSERT INTO price VALUES (?, ?, ?, ?)
     ON CONFLICT (item) DO UPDATE SET amount = price.amount + excluded.amount, source_offset = excluded.source_offset"""
 
 

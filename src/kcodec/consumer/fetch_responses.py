@@ -275,12 +275,13 @@ class FetchResponses:
             if state.position != request.offset:
                 return  # the records before it are still to be taken
             state.awaiting, state.reset_to, state.reset_from = RESET, None, request.offset
-        log.warning(
-            "%s: offset %d is not in the log; continuing according to auto_offset_reset=%s",
-            state.topic_partition,
-            request.offset,
-            self.settings.auto_offset_reset,
-        )
+        if self.settings.auto_offset_reset != "none":  # otherwise poll raises an error with the cause
+            log.warning(
+                "%s: offset %d is not in the log; continuing according to auto_offset_reset=%s",
+                state.topic_partition,
+                request.offset,
+                self.settings.auto_offset_reset,
+            )
         self.assignment.changed.set()
 
     def _corrupt(self, node: int, partition: TopicPartition, requested: RequestedPartition) -> None:
