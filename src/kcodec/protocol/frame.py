@@ -278,7 +278,10 @@ def decode_response(frame: bytes | memoryview, request_class: Any, version: int)
 
 
 def skip_tagged_fields(view: memoryview, position: int) -> int:
-    """Return the position after the tagged fields of a header, which begin at `position` of `view`. Raise DecodeError."""
+    """Return the position after the tagged fields of a header, which begin at `position` of `view`.
+
+    Raise DecodeError if they are invalid.
+    """
     count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
         raise DecodeError(f"frame header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")

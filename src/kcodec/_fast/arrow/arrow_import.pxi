@@ -239,6 +239,12 @@ cdef bint _is_arrow(object source):
 # them.
 _IGNORED_COLUMNS = frozenset((*COLUMNS, "timestampType"))
 
+
+cdef bint _is_pandas_index(str name):
+    """Return whether a column is the index of a pandas DataFrame without a name, such as the one after a filter."""
+    return name.startswith("__index_level_") and name.endswith("__")
+
+
 cdef enum:
     INPUT_COLUMNS = 7
 
@@ -298,7 +304,7 @@ cdef class _ArrowRows:
                 self.places[column] = at
                 return 0
         found = "" if name == NULL else name.decode("utf-8", "replace")
-        if found not in _IGNORED_COLUMNS:
+        if found not in _IGNORED_COLUMNS and not _is_pandas_index(found):
             raise _choice_error("column", found, _INPUT_NAMES if self.framed else DEFAULT_COLUMNS)
         return 0
 
