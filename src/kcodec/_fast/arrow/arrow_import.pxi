@@ -258,7 +258,7 @@ cdef tuple _CHECKED_NAMES = _INPUT_NAMES + ("is_control", "control_type")
 
 
 cdef int64_t _first_set(ImportedArray *column, ImportedArray *table, bint is_boolean):
-    """Return the first row whose value in a column is not null and, if it is a boolean, true; -1 if there is none."""
+    """Return the first row whose value in a column is not null and, if it is a boolean, true; -1 without one."""
     cdef const uint8_t *validity = NULL
     cdef const uint8_t *values
     cdef int64_t row, at
