@@ -200,6 +200,13 @@ def test_each_cut_request_is_refused() -> None:
             decode_request(frame[:size])
 
 
+def test_bytes_after_a_request_are_ignored() -> None:
+    """As by Kafka: librdkafka writes some after a MetadataRequest before 2.12, and after AlterUserScramCredentials."""
+    request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name="orders")])
+    frame = encode_request(request, 9, 1, "rdkafka")[4:]
+    assert decode_request(frame + b"\0\0")[1] == request
+
+
 def test_a_request_header_may_have_tagged_fields_and_invalid_utf_8() -> None:
     header = b"\0\x1a\0\4" + (7).to_bytes(4, "big") + b"\0\2\xffx" + b"\1\5\2ab"
     found, message = decode_request(header + messages.EndTxnRequest().encode(4))

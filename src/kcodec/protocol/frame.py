@@ -197,14 +197,15 @@ def decode_request_header(frame: bytes | memoryview) -> FrameHeader:
 def decode_request(frame: bytes | memoryview) -> tuple[FrameHeader, Request]:
     """Return the header and the message of a request.
 
-    frame: The frame without its length.
+    frame: The frame without its length. Bytes after the message are ignored, as Kafka does: versions of librdkafka
+           before 2.12 write some after a MetadataRequest.
 
     Raise UnsupportedError for an API or a version that kcodec does not have, and DecodeError for invalid bytes.
     """
     header = decode_request_header(frame)
     if header.request_class is None or header.position is None:
         raise UnsupportedError(f"kcodec has no class for the API with the key {header.api_key}")
-    return header, header.request_class.decode(frame, header.version, header.position)
+    return header, header.request_class.decode_prefix(frame, header.version, header.position)[0]
 
 
 def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
