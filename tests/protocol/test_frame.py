@@ -201,7 +201,7 @@ def test_each_cut_request_is_refused() -> None:
 
 
 def test_bytes_after_a_request_are_ignored() -> None:
-    """As by Kafka: librdkafka writes some after a MetadataRequest before 2.12, and after AlterUserScramCredentials."""
+    """As by Kafka: librdkafka 2.16 writes some after a MetadataRequest."""
     request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name="orders")])
     frame = encode_request(request, 9, 1, "rdkafka")[4:]
     assert decode_request(frame + b"\0\0")[1] == request

@@ -197,8 +197,8 @@ def decode_request_header(frame: bytes | memoryview) -> FrameHeader:
 def decode_request(frame: bytes | memoryview) -> tuple[FrameHeader, Request]:
     """Return the header and the message of a request.
 
-    frame: The frame without its length. Bytes after the message are ignored, as Kafka does: versions of librdkafka
-           before 2.12 write some after a MetadataRequest.
+    frame: The frame without its length. Bytes after the message are ignored, as Kafka does: librdkafka writes some
+           after a MetadataRequest.
 
     Raise UnsupportedError for an API or a version that kcodec does not have, and DecodeError for invalid bytes.
     """
