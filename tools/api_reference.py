@@ -43,6 +43,8 @@ MODULES = (
     "kcodec.spark",
     "kcodec.broker",
     "kcodec.text",
+    "kcodec.protocol.frame",
+    "kcodec.protocol.versions",
     "kcodec.protocol.schema",
     "kcodec.protocol.error_codes",
     "kcodec.admin.values",

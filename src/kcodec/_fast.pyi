@@ -88,7 +88,8 @@ def decode(
                           such as those of a FetchResponse; ``[]`` means that there are none. With None the
                           end-transaction markers inside `data` decide, and records of a transaction without a marker
                           in `data` are left out.
-    last_stable_offset:   Under read_committed, records from this offset on are left out.
+    last_stable_offset:   Under read_committed, records from this offset on are left out. -1, which a Fetch response
+                          contains if the broker does not report the offset, is None.
     start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
     control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key
                           and value as stored.
@@ -97,7 +98,9 @@ def decode(
                           header and CRC are valid.
     check_crcs:           Whether to check the CRC-32C of every whole batch, including those that are filtered out.
     limits:               DecodeLimits: bounds on the size of a batch before and after decompression.
-    binary_type:          Arrow type of key and value: "binary", "large_binary" or "binary_view".
+    binary_type:          Arrow type of key and value: "binary", "large_binary" or "binary_view". With "binary_view",
+                          values of uncompressed batches are not copied if `data` is read-only, such as bytes. A
+                          writable buffer is copied as a whole, because its bytes may change later.
     framing:              "confluent" splits the prefix of Schema Registry serializers (a zero byte and an int32 schema
                           id) from keys and values. The ids are returned in the nullable columns key_schema_id and
                           value_schema_id, which are then among the default columns. Other keys and values stay
@@ -720,8 +723,8 @@ def encode(
     source: An iterable of rows, each a Record, a dict or a tuple (key, value, headers, timestamp) whose last fields may
             be missing; or an object with ``__arrow_c_stream__`` or ``__arrow_c_array__`` whose columns have the names
             that decode() uses: offset, timestamp, key, value, headers. key and value are binary or string columns of
-            any Arrow layout. Other columns of decode() and of Spark's Kafka source are ignored, as the batch determines
-            them.
+            any Arrow layout except run-end encoding. Other columns of decode() and of Spark's Kafka source are ignored,
+            as the batch determines them, and so is the index of a pandas DataFrame if it has no name.
     compression:     "none", "gzip", "snappy", "lz4" or "zstd".
     compression_level: Level of the codec in Kafka's numbering (KIP-390); None: Kafka's default.
     base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are

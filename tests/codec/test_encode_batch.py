@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import batch_writer
+import polars
 import pyarrow as pa
 import pytest
 from encode_samples import CODECS, ROWS, CodecName, decoded, fields
@@ -250,6 +251,25 @@ def test_control_records_do_not_become_ordinary_records() -> None:
             assert (caught.value.field, caught.value.row) == ("record", 1)
     without = kcodec.decode(bytes(encode([(b"k", b"v")], timestamp=0)) + marker)
     assert encode(without).records_count == 1
+
+
+@pytest.mark.parametrize("column", ["is_control", "control_type"])
+@pytest.mark.parametrize("convert", [pa.table, polars.DataFrame], ids=["pyarrow", "polars"])
+def test_control_records_of_a_table_are_refused(column: str, convert: Any) -> None:
+    """A table of another library says which rows are control records if it has one of these columns."""
+    marker = kcodec.encode_end_transaction_marker(
+        "COMMIT", producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=9
+    )
+    data = bytes(encode([(b"k", b"v")] * 9, timestamp=0)) + marker
+    columns = ("offset", "timestamp", "key", "value", column)
+    table = convert(kcodec.decode(data, control_records="include", columns=columns))
+    for first in (0, 3):
+        for write in (encode, encode_batch):
+            with pytest.raises(EncodeError, match="a control record would become an ordinary record") as caught:
+                write(table[first:])
+            assert (caught.value.field, caught.value.row) == ("record", 9 - first)
+    assert encode(table[:9]).records_count == 9
+    assert encode_batch(table[9:], like=kcodec.batches(marker)[0]) == marker
 
 
 def test_control_records_are_written_to_a_control_batch() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import batch_writer
 import numpy
+import pandas
 import pyarrow as pa
 import pytest
 
@@ -98,6 +99,18 @@ def test_a_header_without_a_name_is_refused() -> None:
         encode(table, timestamp=0)
     with pytest.raises(EncodeError, match="header 0 has no name"):
         encode([(None, b"", [(None, b"")], 0)])
+
+
+def test_the_unnamed_index_of_pandas_is_ignored() -> None:
+    """A DataFrame has one after a filter; its Arrow name is __index_level_0__."""
+    frame = pandas.DataFrame({"value": [b"a", b"b", b"c"], "size": [1, 2, 3]})
+    kept = frame[frame["size"] > 1].drop(columns="size")
+    assert pa.table(kept).column_names == ["value", "__index_level_0__"]
+    assert [record.value for record in decoded(encode(kept, timestamp=0))] == [b"b", b"c"]
+    keyed = frame.drop(columns="size").set_index(pandas.Index([b"x", b"y", b"z"], name="key"))
+    assert [record.key for record in decoded(encode(keyed, timestamp=0))] == [b"x", b"y", b"z"]
+    with pytest.raises(ValueError, match="unknown column 'size'"):
+        encode(frame, timestamp=0)
 
 
 @pytest.mark.parametrize("seconds", [-(1 << 63), -9_223_372_036_854_776, 9_223_372_036_854_776, (1 << 63) - 1])

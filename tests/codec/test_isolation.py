@@ -140,6 +140,14 @@ def test_the_lower_of_both_limits_counts(last_stable_offset: int) -> None:
     assert offsets(by_list) == [at for at in range(6) if at < last_stable_offset]
 
 
+@pytest.mark.parametrize("aborted", [None, []])
+def test_an_unreported_last_stable_offset_is_no_limit(aborted: list[object] | None) -> None:
+    """-1 is Kafka's INVALID_LAST_STABLE_OFFSET, and the default of a response without the field."""
+    assert messages.FetchPartitionData().last_stable_offset == -1
+    log = LogBuilder().plain(2).write(1, 2).plain().commit(1)
+    assert committed(log, aborted, last_stable_offset=-1) == committed(log, aborted)
+
+
 def test_the_limit_cuts_within_a_batch() -> None:
     decoded = committed(LogBuilder().plain(10), last_stable_offset=4)
     assert offsets(decoded) == [0, 1, 2, 3]

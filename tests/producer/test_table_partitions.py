@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas
 import pyarrow
 import pytest
 
@@ -52,6 +53,13 @@ def test_keys_and_values_of_any_arrow_type_are_sent(name: str, data_type: str) -
     assert {batch.partition: batch.records_count for batch in batches} == {0: 4, 1: 4, 2: 4}
     found = pyarrow.record_batch(decode(bytes(batches[0].data)))[name].to_pylist()
     assert found == ([None] if data_type == "null" else [b"a"]) * 4
+
+
+def test_the_unnamed_index_of_pandas_is_not_sent() -> None:
+    """A DataFrame has one after a filter; its Arrow name is __index_level_0__."""
+    frame = pandas.DataFrame({"value": [b"a", b"b", b"c"], "partition": [0, 1, 1]})
+    batches = list(table_batches(frame[frame["partition"] == 1], 2, ProducerSettings(), 0, None))
+    assert {batch.partition: batch.records_count for batch in batches} == {1: 2}
 
 
 @pytest.mark.parametrize("kind", [pyarrow.binary_view(), pyarrow.string_view()], ids=str)

@@ -20,7 +20,7 @@ check_messages = importlib.import_module("check_messages")
 sys.path.remove(str(ROOT / "tools"))
 
 TABLES = ROOT / "src" / "kcodec" / "protocol" / "messages"
-# What a client, a group member, a tool and a coordinator of kcodec speak, with the highest version of each.
+# All APIs that clients, group members and tools call, and those of kcodec's coordinator, with their highest versions.
 WANTED = """
     Produce 13  Fetch 18  ListOffsets 11  OffsetForLeaderEpoch 4  Metadata 13  FindCoordinator 6  DescribeCluster 2
     ApiVersions 5  SaslHandshake 1  SaslAuthenticate 2  OffsetCommit 10  OffsetFetch 10  OffsetDelete 0
@@ -34,7 +34,10 @@ WANTED = """
     AlterUserScramCredentials 0  DescribeUserScramCredentials 0
     DescribeClientQuotas 1  AlterClientQuotas 1  DescribeQuorum 2  UnregisterBroker 0  ListConfigResources 1
     CreateDelegationToken 3  RenewDelegationToken 2  ExpireDelegationToken 2  DescribeDelegationToken 3
-    AlterReplicaLogDirs 2  DescribeShareGroupOffsets 1
+    AlterReplicaLogDirs 2  DescribeShareGroupOffsets 1  AlterShareGroupOffsets 0  DeleteShareGroupOffsets 0
+    ShareGroupHeartbeat 1  ShareFetch 2  ShareAcknowledge 2
+    StreamsGroupHeartbeat 1  StreamsGroupTopologyDescriptionUpdate 0
+    GetTelemetrySubscriptions 0  PushTelemetry 0  AddRaftVoter 1  RemoveRaftVoter 0  UnregisterController 0
 """
 
 

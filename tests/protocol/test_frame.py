@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
-from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
+from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError, UnsupportedError
 from kcodec.protocol import messages
-from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request, encode_request_parts, response_body
+from kcodec.protocol.frame import (
+    FrameReader,
+    correlation_id_of,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    encode_request,
+    encode_request_parts,
+    encode_response,
+    response_body,
+)
 from kcodec.protocol.schema import Message, int16, int32, string
 from kcodec.protocol.versions import BrokerVersions, fallback_version
 
@@ -166,3 +176,90 @@ def test_a_request_header_with_an_invalid_value_is_refused(arguments: tuple[Any,
         with pytest.raises(EncodeError, match=reason) as caught:
             encode_request(request, *arguments)
         assert caught.value.field == field
+
+
+@pytest.mark.parametrize("client_id", [None, "", "käse"])
+def test_each_request_and_response_passes_through_a_frame(client_id: str | None) -> None:
+    for key, kind in messages.all_requests().items():
+        for version in range(kind.versions.first, kind.versions.last + 1):
+            request, response = kind(), kind.response()
+            frame = encode_request(request, version, 77, client_id)[4:]
+            header, decoded = decode_request(frame)
+            assert header[:5] == (key, version, 77, client_id, kind)
+            assert decoded == request
+            assert decode_request_header(frame) == header
+            answer = encode_response(response, version, 77)[4:]
+            assert correlation_id_of(answer) == 77
+            assert decode_response(answer, kind, version) == response
+
+
+def test_each_cut_request_is_refused() -> None:
+    frame = encode_request(messages.EndTxnRequest(transactional_id="a"), 4, 1, "shop")[4:]
+    for size in range(len(frame)):
+        with pytest.raises(TruncatedError):
+            decode_request(frame[:size])
+
+
+def test_bytes_after_a_request_are_ignored() -> None:
+    """As by Kafka: librdkafka 2.16 writes some after a MetadataRequest."""
+    request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name="orders")])
+    frame = encode_request(request, 9, 1, "rdkafka")[4:]
+    assert decode_request(frame + b"\0\0")[1] == request
+
+
+def test_a_request_header_may_have_tagged_fields_and_invalid_utf_8() -> None:
+    header = b"\0\x1a\0\4" + (7).to_bytes(4, "big") + b"\0\2\xffx" + b"\1\5\2ab"
+    found, message = decode_request(header + messages.EndTxnRequest().encode(4))
+    assert found.client_id == "\ufffdx"
+    assert (found.position, message) == (len(header), messages.EndTxnRequest())
+
+
+def test_the_header_of_an_unknown_request_can_be_read() -> None:
+    """A proxy forwards such a request, and a broker responds with UNSUPPORTED_VERSION."""
+    vote = decode_request_header(b"\0\x34\0\1\0\0\0\7\0\1a\0...")
+    assert vote == (52, 1, 7, "a", None, None)
+    with pytest.raises(UnsupportedError, match="no class for the API with the key 52"):
+        decode_request(b"\0\x34\0\1\0\0\0\7\0\1a\0...")
+    newer = b"\0\x12\0\x63\0\0\0\7\xff\xff\0"
+    assert decode_request_header(newer) == (18, 99, 7, None, messages.ApiVersionsRequest, len(newer))
+    with pytest.raises(UnsupportedError, match="version 99 is not supported"):
+        decode_request(newer)
+
+
+def test_unsupported_version_of_apiversions_has_version_0() -> None:
+    response = messages.ApiVersionsResponse(error_code=35, api_keys=[messages.ApiVersion(api_key=18, max_version=4)])
+    frame = encode_response(response, 5, 7)
+    assert frame[8:] == response.encode(0)
+    assert decode_response(frame[4:], messages.ApiVersionsRequest, 5) == response
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: encode_request(messages.EndTxnResponse(), 3), "request must be a request .* not EndTxnResponse"),
+        (lambda: encode_request(None, 3), "request must be a request .* not NoneType"),
+        (lambda: encode_response(messages.EndTxnRequest(), 3, 1), "response must be a response .* not EndTxnRequest"),  # type: ignore[arg-type]
+        (lambda: encode_response(messages.EndTxnResponse(), "3", 1), "version must be an int"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_of_the_other_direction_is_refused(call: Any, reason: str) -> None:
+    """Its bytes would be those of a valid frame of another message."""
+    with pytest.raises(TypeError, match=reason):
+        call()
+
+
+def test_a_response_header_with_an_invalid_value_is_refused() -> None:
+    with pytest.raises(EncodeError, match="correlation_id must be an int"):
+        encode_response(messages.EndTxnResponse(), 3, 1 << 31)
+    with pytest.raises(EncodeError, match="EndTxnResponse version 99 is not supported"):
+        encode_response(messages.EndTxnResponse(), 99, 1)
+
+
+def test_a_version_is_chosen_from_those_of_the_broker() -> None:
+    versions = BrokerVersions({3: (0, 7), 26: (9, 12)})
+    assert versions.choose(messages.MetadataRequest) == 7
+    assert versions.choose(messages.MetadataRequest, highest=5) == 5
+    with pytest.raises(UnsupportedError, match="the broker supports EndTxn versions 9 to 12, but kcodec needs 0 to 5"):
+        versions.choose(messages.EndTxnRequest)
+    with pytest.raises(UnsupportedError, match="b:9092 does not support Produce"):
+        versions.choose(messages.ProduceRequest, broker="b:9092")

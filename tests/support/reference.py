@@ -249,7 +249,7 @@ def _visibility(steps: list[Step], options: _Options) -> tuple[int, set[int], se
     """Return (limit, steps of aborted transactions, steps of transactions whose outcome is lost)."""
     if options.isolation_level == "read_uncommitted":
         return UNBOUNDED, set(), set()
-    limit = UNBOUNDED if options.last_stable_offset is None else options.last_stable_offset
+    limit = UNBOUNDED if options.last_stable_offset in (None, -1) else options.last_stable_offset
     if options.aborted_transactions is not None:
         return limit, aborted_by_list(steps, options.aborted_transactions), set()
     aborted: set[int] = set()

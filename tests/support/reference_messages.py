@@ -234,7 +234,8 @@ def sample(
         is_flexible = kind.flexible_versions.hold(version)
     values: dict[str, Any] = {}
     for name, field in fields(kind).items():
-        if field.versions.hold(version) and random.random() < density:
+        is_needed = field.default is None and not field.nullable.hold(version)
+        if field.versions.hold(version) and (random.random() < density or is_needed):
             values[name] = sample_field(field, version, random, is_flexible)
     if is_flexible and random.random() < 0.1:
         tags = sorted({random.choice((60, 200, 20000, 1 << 30)) for _ in range(3)})

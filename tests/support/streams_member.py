@@ -16,75 +16,8 @@ from typing import Any, Self
 from raw_broker import RawBroker
 
 from kcodec.protocol import messages
-from kcodec.protocol.messages.group_types import StreamsKeyValue, StreamsTaskIds, StreamsTaskOffset, StreamsTopicInfo
-from kcodec.protocol.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string, struct
 
 SECONDS = 20.0
-
-
-class CopartitionGroup(Struct):
-    source_topics: list[int] = array(int16, "0+")
-    source_topic_regex: list[int] = array(int16, "0+")
-    repartition_source_topics: list[int] = array(int16, "0+")
-
-
-class Subtopology(Struct):
-    subtopology_id: str = string("0+")
-    source_topics: list[str] = array(string, "0+")
-    source_topic_regex: list[str] = array(string, "0+")
-    state_changelog_topics: list[StreamsTopicInfo] = array(StreamsTopicInfo, "0+")
-    repartition_sink_topics: list[str] = array(string, "0+")
-    repartition_source_topics: list[StreamsTopicInfo] = array(StreamsTopicInfo, "0+")
-    copartition_groups: list[CopartitionGroup] = array(CopartitionGroup, "0+")
-
-
-class Topology(Struct):
-    epoch: int = int32("0+")
-    subtopologies: list[Subtopology] = array(Subtopology, "0+")
-
-
-class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+"):
-    group_id: str = string("0+")
-    member_id: str = string("0+")
-    member_epoch: int = int32("0+")
-    endpoint_information_epoch: int = int32("0+")
-    instance_id: str | None = string("0+", nullable="0+", default=None)
-    rack_id: str | None = string("0+", nullable="0+", default=None)
-    rebalance_timeout_ms: int = int32("0+", default=-1)
-    topology: Topology | None = struct(Topology, "0+", nullable="0+", default=None)
-    active_tasks: list[StreamsTaskIds] | None = array(StreamsTaskIds, "0+", nullable="0+", default=None)
-    standby_tasks: list[StreamsTaskIds] | None = array(StreamsTaskIds, "0+", nullable="0+", default=None)
-    warmup_tasks: list[StreamsTaskIds] | None = array(StreamsTaskIds, "0+", nullable="0+", default=None)
-    process_id: str | None = string("0+", nullable="0+", default=None)
-    user_endpoint: StreamsKeyValue | None = struct(StreamsKeyValue, "0+", nullable="0+", default=None)  # always null
-    client_tags: list[StreamsKeyValue] | None = array(StreamsKeyValue, "0+", nullable="0+", default=None)
-    task_offsets: list[StreamsTaskOffset] | None = array(StreamsTaskOffset, "0+", nullable="0+", default=None)
-    task_end_offsets: list[StreamsTaskOffset] | None = array(StreamsTaskOffset, "0+", nullable="0+", default=None)
-    shutdown_application: bool = boolean("0+")
-
-
-class GroupStatus(Struct):
-    status_code: int = int8("0+")
-    status_detail: str = string("0+")
-
-
-class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+"):
-    throttle_time_ms: int = int32("0+")
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+", default=None)
-    member_id: str = string("0+")
-    member_epoch: int = int32("0+")
-    heartbeat_interval_ms: int = int32("0+")
-    acceptable_recovery_lag: int = int32("0+")
-    task_offset_interval_ms: int = int32("0+")
-    status: list[GroupStatus] | None = array(GroupStatus, "0+", nullable="0+", default=None)
-    active_tasks: list[StreamsTaskIds] | None = array(StreamsTaskIds, "0+", nullable="0+", default=None)
-    standby_tasks: list[StreamsTaskIds] | None = array(StreamsTaskIds, "0+", nullable="0+", default=None)
-    warmup_tasks: list[StreamsTaskIds] | None = array(StreamsTaskIds, "0+", nullable="0+", default=None)
-    endpoint_information_epoch: int = int32("0+")
-    partitions_by_user_endpoint: list[StreamsKeyValue] | None = array(
-        StreamsKeyValue, "0+", nullable="0+", default=None
-    )  # always null
 
 
 class StreamsMember:
@@ -109,15 +42,17 @@ class StreamsMember:
         self.epoch = self._heartbeat(tasks).member_epoch
 
     def _heartbeat(self, tasks: set[int], **fields: Any) -> Any:
-        owned = [StreamsTaskIds(subtopology_id="0", partitions=sorted(tasks))] if tasks else []
-        request = StreamsGroupHeartbeatRequest(
+        owned = [messages.StreamsTaskIds(subtopology_id="0", partitions=sorted(tasks))] if tasks else []
+        request = messages.StreamsGroupHeartbeatRequest(
             group_id=self.group,
             member_id=self.member_id,
             **{"member_epoch": self.epoch, **fields},
             rebalance_timeout_ms=30_000,
             topology=None
             if self.epoch
-            else Topology(epoch=0, subtopologies=[Subtopology(subtopology_id="0", source_topics=[self.topic])]),
+            else messages.StreamsHeartbeatTopology(
+                subtopologies=[messages.Subtopology(subtopology_id="0", source_topics=[self.topic])]
+            ),
             active_tasks=owned,
             standby_tasks=[],
             warmup_tasks=[],

@@ -11,6 +11,7 @@ import pytest
 from wire_stub import EchoBroker, RawClient, request_frame
 
 from kcodec.errors import DecodeError
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.proxy import KafkaProxy, split_address
 from kcodec.testing.proxy import frames as proxy_frames
@@ -333,3 +334,5 @@ def test_api_names_are_where_kafka_has_them() -> None:
     for key, name in {0: "Produce", 18: "ApiVersions", 26: "EndTxn", 60: "DescribeCluster", 78: "ShareFetch"}.items():
         assert proxy_frames.api_name(key) == name
     assert proxy_frames.api_name(1234) == "1234"
+    for key, kind in messages.all_requests().items():
+        assert proxy_frames.api_name(key) + "Request" == kind.__name__

@@ -154,6 +154,10 @@ def _table(source: Any) -> pyarrow.Table:
     else:
         table = source if isinstance(source, pyarrow.Table) else pyarrow.table(source)
     known = {*COLUMNS, "partition"}
+    # An index of pandas without a name, such as the one after a filter.
+    indexes = [name for name in table.column_names if name.startswith("__index_level_") and name.endswith("__")]
+    if indexes:
+        table = table.drop_columns(indexes)
     if "key" not in table.column_names and "value" not in table.column_names:
         raise ValueError(f"the table has neither key nor value; its columns are {', '.join(table.column_names)}")
     foreign = [name for name in table.column_names if name not in known]

@@ -11,13 +11,27 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcodec._fast import FrameBuffer
-from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError
+from kcodec.errors import DecodeError, EncodeError, LimitExceededError, TruncatedError, UnsupportedError
 from kcodec.integers import as_integer, shown
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Request, Response
 from kcodec.protocol.versions import API_VERSIONS_KEY
+
+__all__ = [
+    "FrameHeader",
+    "FrameReader",
+    "correlation_id_of",
+    "decode_request",
+    "decode_request_header",
+    "decode_response",
+    "encode_request",
+    "encode_request_parts",
+    "encode_response",
+    "skip_tagged_fields",
+]
 
 LENGTH_BYTES = 4
 #: Where a connection receives what is not a large frame.
@@ -30,7 +44,9 @@ _INT32 = struct.Struct(">i")
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 # api key, version; the correlation id and the client id follow
 _HEADER_BEGINNING = struct.Struct(">hh")
-#: Tagged fields of a response header; Kafka defines none.
+# the same with the correlation id, and the length of the client id
+_FIXED_HEADER = struct.Struct(">hhih")
+#: Tagged fields of a header; Kafka defines none.
 MAX_HEADER_TAGS = 64
 
 
@@ -39,17 +55,26 @@ def encode_request_parts(
 ) -> list[bytes | memoryview]:
     """Return a request frame in pieces. Large record sets are not copied and must not change until they are sent.
 
-    Raise EncodeError for a value that the version cannot hold.
+    request: The message.
+    version, correlation_id, client_id: As in encode_request.
+
+    Raise the errors of encode_request.
     """
-    parts: list[bytes | memoryview] = request.encode_frame_parts(
-        version, _header(request, version, correlation_id, client_id)
-    )
+    header = _header(request, version, correlation_id, client_id)
+    parts: list[bytes | memoryview] = request.encode_frame_parts(version, header)
     return parts
 
 
 def encode_request(request: Any, version: int, correlation_id: int = 0, client_id: str | None = None) -> bytes:
-    """Return a request as one frame, length included. Raise EncodeError for a value that the version cannot hold."""
-    frame: bytes = request.encode_frame(version, _header(request, version, correlation_id, client_id))
+    """Return a request as one frame, length included.
+
+    request: The message.
+    version, correlation_id, client_id: Of the header. The response has the same correlation_id.
+
+    Raise EncodeError for a value that the version cannot hold, and TypeError for another kind of message.
+    """
+    header = _header(request, version, correlation_id, client_id)
+    frame: bytes = request.encode_frame(version, header)
     return frame
 
 
@@ -60,17 +85,23 @@ def _header(request: Any, version: int, correlation_id: int, client_id: str | No
         before, after = _header_pieces(kind, version, client_id)
         return before + _INT32.pack(correlation_id) + after
     except (TypeError, struct.error):  # a value that cannot be hashed, or is not an int32
-        raise _header_error(version, correlation_id, client_id) from None
+        raise _header_error(kind, version, correlation_id, client_id) from None
 
 
-def _header_error(version: Any, correlation_id: Any, client_id: Any) -> Exception:
+def _header_error(kind: Any, version: Any, correlation_id: Any, client_id: Any) -> Exception:
     """Return the error for the first invalid argument of a request header."""
+    if not issubclass(kind, Request):
+        return TypeError(f"request must be a request of kcodec.protocol.messages, not {kind.__name__}")
     if as_integer(version) is None:
         return TypeError(f"version must be an int, not {shown(version)} of type {type(version).__name__}")
     if client_id is not None and not isinstance(client_id, str):
         return EncodeError(
             f"client_id must be str or None, not {type(client_id).__name__}", field="client_id", value=client_id
         )
+    return _correlation_id_error(correlation_id)
+
+
+def _correlation_id_error(correlation_id: Any) -> EncodeError:
     return EncodeError(
         f"correlation_id must be an int between {_INT32_MIN} and {_INT32_MAX}, not {shown(correlation_id)}",
         field="correlation_id",
@@ -82,9 +113,11 @@ def _header_error(version: Any, correlation_id: Any, client_id: Any) -> Exceptio
 def _header_pieces(kind: Any, version: int, client_id: str | None) -> tuple[bytes, bytes]:
     """Return the bytes before and after the correlation id in the header of a request.
 
-    Raise EncodeError for an unknown version, and TypeError for a version or a client id of another type.
+    Raise EncodeError for an unknown version, and TypeError for another kind of message, and for a version or a client
+    id of another type.
     """
-    if as_integer(version) is None or not (client_id is None or isinstance(client_id, str)):
+    is_valid = issubclass(kind, Request) and as_integer(version) is not None
+    if not is_valid or not (client_id is None or isinstance(client_id, str)):
         raise TypeError
     if not kind.versions.hold(version):
         raise EncodeError(
@@ -112,6 +145,94 @@ def _client_id_field(client_id: str | None) -> bytes:
     return len(name).to_bytes(2, "big") + name
 
 
+class FrameHeader(NamedTuple):
+    """The header of a request.
+
+    api_key, version, correlation_id, client_id: The fields of the header. Invalid UTF-8 in client_id becomes U+FFFD.
+    request_class: The class of the message; None if kcodec has no class for the API.
+    position: Byte of the frame at which the message begins; None without a class, as the class defines the header.
+    """
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    request_class: type[Request] | None
+    position: int | None
+
+
+def decode_request_header(frame: bytes | memoryview) -> FrameHeader:
+    """Return the header of a request.
+
+    frame: The frame without its length.
+
+    The version may be one that kcodec does not know. Raise DecodeError (TruncatedError) if the header is invalid.
+    """
+    from kcodec.protocol.messages import all_requests
+
+    view = memoryview(frame)
+    if len(view) < _FIXED_HEADER.size:
+        raise TruncatedError(
+            f"a request of {len(view)} bytes is too short for its header of at least {_FIXED_HEADER.size} bytes",
+            needed=_FIXED_HEADER.size,
+            available=len(view),
+        )
+    api_key, version, correlation_id, length = _FIXED_HEADER.unpack_from(view)
+    position = _FIXED_HEADER.size + max(length, 0)
+    if position > len(view):
+        raise TruncatedError(
+            f"request header: a client_id of {length} bytes, but only {len(view) - _FIXED_HEADER.size} bytes remain",
+            needed=position,
+            available=len(view),
+        )
+    client_id = None if length < 0 else str(view[_FIXED_HEADER.size : position], "utf-8", "replace")
+    request_class = all_requests().get(api_key)
+    if request_class is None:
+        return FrameHeader(api_key, version, correlation_id, client_id, None, None)
+    if request_class.is_flexible(version):
+        position = skip_tagged_fields(view, position)
+    return FrameHeader(api_key, version, correlation_id, client_id, request_class, position)
+
+
+def decode_request(frame: bytes | memoryview) -> tuple[FrameHeader, Request]:
+    """Return the header and the message of a request.
+
+    frame: The frame without its length. Bytes after the message are ignored, as Kafka does: librdkafka writes some
+           after a MetadataRequest.
+
+    Raise UnsupportedError for an API or a version that kcodec does not have, and DecodeError for invalid bytes.
+    """
+    header = decode_request_header(frame)
+    if header.request_class is None or header.position is None:
+        raise UnsupportedError(f"kcodec has no class for the API with the key {header.api_key}")
+    return header, header.request_class.decode_prefix(frame, header.version, header.position)[0]
+
+
+def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
+    """Return a response as one frame, length included.
+
+    response: The message.
+    version, correlation_id: Those of the request.
+
+    An ApiVersionsResponse with UNSUPPORTED_VERSION is encoded in version 0, as clients expect (KIP-511). Raise
+    EncodeError for a value that the version cannot hold, and TypeError for another kind of message.
+    """
+    kind: Any = type(response)
+    if not isinstance(response, Response):
+        raise TypeError(f"response must be a response of kcodec.protocol.messages, not {kind.__name__}")
+    number = as_integer(version)
+    if number is None:
+        raise TypeError(f"version must be an int, not {shown(version)} of type {type(version).__name__}")
+    if kind.api_key == API_VERSIONS_KEY and response.error_code == ErrorCode.UNSUPPORTED_VERSION:  # type: ignore[attr-defined]
+        number = 0
+    id_ = as_integer(correlation_id)
+    if id_ is None or not _INT32_MIN <= id_ <= _INT32_MAX:
+        raise _correlation_id_error(correlation_id)
+    tags = b"\x00" if _has_tagged_fields(kind, number) else b""
+    frame: bytes = response.encode_frame(number, _INT32.pack(id_) + tags)
+    return frame
+
+
 def correlation_id_of(frame: bytes | memoryview) -> int:
     """Return the correlation id of a response frame without its length. Raise TruncatedError."""
     if len(frame) < 4:
@@ -137,14 +258,20 @@ def response_body(frame: bytes | memoryview, request_class: Any, version: int) -
 
 
 @lru_cache(maxsize=1024)
-def _has_tagged_fields(request_class: Any, version: int) -> bool:
-    """Return whether the header of the response has tagged fields."""
-    return request_class.api_key != API_VERSIONS_KEY and bool(request_class.is_flexible(version))
+def _has_tagged_fields(kind: Any, version: int) -> bool:
+    """Return whether the header of the response has tagged fields. kind: the class of the request or the response."""
+    return kind.api_key != API_VERSIONS_KEY and bool(kind.is_flexible(version))
 
 
 def decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
     """Return the message of a response. An ApiVersions response with UNSUPPORTED_VERSION always has the form of
-    version 0."""
+    version 0.
+
+    frame: The frame without its length.
+    request_class, version: Those of the request.
+
+    Raise DecodeError.
+    """
     body = response_body(frame, request_class, version)
     if request_class.api_key == API_VERSIONS_KEY and body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0
@@ -152,16 +279,19 @@ def decode_response(frame: bytes | memoryview, request_class: Any, version: int)
 
 
 def skip_tagged_fields(view: memoryview, position: int) -> int:
-    """Return the position after the tagged fields of a header. Raise DecodeError."""
+    """Return the position after the tagged fields of a header, which begin at `position` of `view`.
+
+    Raise DecodeError if they are invalid.
+    """
     count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
-        raise DecodeError(f"response header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")
+        raise DecodeError(f"frame header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")
     for _ in range(count):
         _, position = read_unsigned_varint(view, position)
         size, position = read_unsigned_varint(view, position)
         if size > len(view) - position:
             raise TruncatedError(
-                f"response header: a tagged field of {size} bytes, but only {len(view) - position} bytes remain",
+                f"frame header: a tagged field of {size} bytes, but only {len(view) - position} bytes remain",
                 needed=size,
                 available=len(view) - position,
             )
@@ -174,14 +304,14 @@ def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 35:
         if position >= len(view):
-            raise TruncatedError("response header: it ends inside the tagged fields", needed=1, available=0)
+            raise TruncatedError("frame header: it ends inside the tagged fields", needed=1, available=0)
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
         shift += 7
-    raise DecodeError("response header: a varint has more than 5 bytes")
+    raise DecodeError("frame header: a varint has more than 5 bytes")
 
 
 class FrameReader:
@@ -236,7 +366,7 @@ class FrameReader:
         return [frame.toreadonly()]
 
     def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
-        """Take received bytes. Return the complete frames, in order."""
+        """Take received bytes (`data`). Return the complete frames, in order, without their lengths."""
         frames: list[bytes | memoryview] = []
         position = 0
         while position < len(data):

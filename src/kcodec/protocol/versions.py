@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.errors import UnsupportedError
+from kcodec.protocol.fields import HIGHEST_VERSION
+
+__all__ = ["BrokerVersions", "fallback_version"]
 
 API_VERSIONS_KEY = 18
 
@@ -27,15 +30,22 @@ class BrokerVersions:
 
     @classmethod
     def of(cls, response: Any) -> BrokerVersions:
-        """Return the versions from an ApiVersionsResponse."""
+        """Return the versions that an ApiVersionsResponse contains.
+
+        response: The decoded response.
+        """
         return cls(
             {api.api_key: (api.min_version, api.max_version) for api in response.api_keys},
             {feature.name: feature.max_version_level for feature in response.finalized_features},
             response.finalized_features_epoch,
         )
 
-    def choose(self, kind: Any, lowest: int, highest: int, broker: str) -> int:
-        """Return the highest version that the broker, kcodec and the caller's bounds allow. kind: a request class.
+    def choose(self, kind: Any, lowest: int = 0, highest: int = HIGHEST_VERSION, broker: str = "the broker") -> int:
+        """Return the highest version that the broker, kcodec and the caller's bounds allow.
+
+        kind: A request class.
+        lowest, highest: The versions that the caller can use.
+        broker: The name of the broker in errors.
 
         Raise UnsupportedError, which names the supported versions of both sides.
         """
@@ -55,5 +65,8 @@ class BrokerVersions:
 
 def fallback_version(broker_versions: BrokerVersions) -> int:
     """Return the version to retry ApiVersions with after UNSUPPORTED_VERSION: the broker's highest, or 0 if it names
-    none."""
+    none.
+
+    broker_versions: The content of the response with the error.
+    """
     return max(0, broker_versions.apis.get(API_VERSIONS_KEY, (0, 0))[1])

@@ -239,6 +239,12 @@ cdef bint _is_arrow(object source):
 # them.
 _IGNORED_COLUMNS = frozenset((*COLUMNS, "timestampType"))
 
+
+cdef bint _is_pandas_index(str name):
+    """Return whether a column is the index of a pandas DataFrame without a name, such as the one after a filter."""
+    return name.startswith("__index_level_") and name.endswith("__")
+
+
 cdef enum:
     INPUT_COLUMNS = 7
 
@@ -248,6 +254,24 @@ cdef int[INPUT_COLUMNS] _input_columns = [
     COLUMN_KEY_SCHEMA_ID, COLUMN_VALUE_SCHEMA_ID,
 ]
 cdef tuple _INPUT_NAMES = DEFAULT_COLUMNS + FRAMING_COLUMNS
+cdef tuple _CHECKED_NAMES = _INPUT_NAMES + ("is_control", "control_type")
+
+
+cdef int64_t _first_set(ImportedArray *column, ImportedArray *table, bint is_boolean):
+    """Return the first row whose value in a column is not null and, if it is a boolean, true; -1 without one."""
+    cdef const uint8_t *validity = NULL
+    cdef const uint8_t *values
+    cdef int64_t row, at
+    if column.n_buffers < 2 or column.buffers[1] == NULL or column.length < table.offset + table.length:
+        return -1
+    if column.null_count != 0:
+        validity = <const uint8_t *>column.buffers[0]
+    values = <const uint8_t *>column.buffers[1]
+    for row in range(table.length):
+        at = column.offset + table.offset + row
+        if not input_is_null(validity, at) and not (is_boolean and input_is_null(values, at)):
+            return row
+    return -1
 
 
 cdef class _ArrowRows:
@@ -256,12 +280,14 @@ cdef class _ArrowRows:
     cdef RowsInput input
     cdef object default_timestamp
     cdef int64_t places[COLUMN_COUNT]  # index of the child array of each column; -1: the column is missing
+    cdef int64_t is_control, control_type  # the same of two columns that are not encoded, see refuse_control
     cdef bint framed
 
     def __cinit__(self, default_timestamp, bint framed):
         self.default_timestamp = default_timestamp
         self.framed = framed
         memset(self.places, 0xFF, sizeof(self.places))
+        self.is_control = self.control_type = -1
 
     def __dealloc__(self):
         self.release()
@@ -298,7 +324,11 @@ cdef class _ArrowRows:
                 self.places[column] = at
                 return 0
         found = "" if name == NULL else name.decode("utf-8", "replace")
-        if found not in _IGNORED_COLUMNS:
+        if found == "is_control":
+            self.is_control = at
+        elif found == "control_type":
+            self.control_type = at
+        if found not in _IGNORED_COLUMNS and not _is_pandas_index(found):
             raise _choice_error("column", found, _INPUT_NAMES if self.framed else DEFAULT_COLUMNS)
         return 0
 
@@ -341,6 +371,17 @@ cdef class _ArrowRows:
                 found = array.children[at].length - array.offset
                 name = _static_text(column_name(column))
                 raise ValueError(f"column {name!r} has {found} rows, but the Arrow table has {array.length}")
+        return 0
+
+    cdef int refuse_control(self, _ArrowSource source, int64_t first_row) except -1:
+        """Raise EncodeError if a row is a control record, as far as the columns of decode() say so."""
+        cdef int64_t row = -1
+        if self.is_control >= 0 and strcmp(source.schema.children[self.is_control].format, b"b") == 0:
+            row = _first_set(source.array.children[self.is_control], source.array, 1)
+        if row < 0 and self.control_type >= 0 and strcmp(source.schema.children[self.control_type].format, b"s") == 0:
+            row = _first_set(source.array.children[self.control_type], source.array, 0)
+        if row >= 0:
+            raise EncodeError(_CONTROL_REASON, field="record", value=None, row=first_row + row)
         return 0
 
     cdef int bind_column(self, _ArrowSource source, int column, int64_t at) except -1:

@@ -22,6 +22,12 @@ cdef int64_t _offset_or(object value, int64_t otherwise, str name) except? -1:
     return min(max(number, INT64_MIN), INT64_MAX)
 
 
+cdef int64_t _stable_offset(object value) except? -1:
+    """Return the limit of read_committed. -1 in a Fetch response means that the broker did not report the offset."""
+    cdef int64_t offset = _offset_or(value, INT64_MAX, "last_stable_offset")
+    return INT64_MAX if offset == -1 else offset
+
+
 cdef bint _is_committed(object isolation_level) except -1:
     if isolation_level == "read_uncommitted":
         return False
@@ -447,7 +453,8 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
                           such as those of a FetchResponse; ``[]`` means that there are none. With None the
                           end-transaction markers inside `data` decide, and records of a transaction without a marker
                           in `data` are left out.
-    last_stable_offset:   Under read_committed, records from this offset on are left out.
+    last_stable_offset:   Under read_committed, records from this offset on are left out. -1, which a Fetch response
+                          contains if the broker does not report the offset, is None.
     start_offset, end_offset: Only records with offsets in [start_offset, end_offset) are returned.
     control_records:      "skip" leaves control records out. "include" returns those below the last stable offset, key
                           and value as stored.
@@ -456,7 +463,9 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
                           header and CRC are valid.
     check_crcs:           Whether to check the CRC-32C of every whole batch, including those that are filtered out.
     limits:               DecodeLimits: bounds on the size of a batch before and after decompression.
-    binary_type:          Arrow type of key and value: "binary", "large_binary" or "binary_view".
+    binary_type:          Arrow type of key and value: "binary", "large_binary" or "binary_view". With "binary_view",
+                          values of uncompressed batches are not copied if `data` is read-only, such as bytes. A
+                          writable buffer is copied as a whole, because its bytes may change later.
     framing:              "confluent" splits the prefix of Schema Registry serializers (a zero byte and an int32 schema
                           id) from keys and values. The ids are returned in the nullable columns key_schema_id and
                           value_schema_id, which are then among the default columns. Other keys and values stay
@@ -489,13 +498,15 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
     work.visibility.end_offset = work.settings.end_offset
     work.given_limit = INT64_MAX
     if _is_committed(isolation_level):
-        work.given_limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
+        work.given_limit = _stable_offset(last_stable_offset)
         work.visibility.isolation = READ_COMMITTED_BY_MARKERS
         if aborted_transactions is not None:
             work.visibility.isolation = READ_COMMITTED_BY_LIST
             work.aborted = _as_aborted(aborted_transactions)
             work.visibility.aborted = &work.aborted.index
     work.source = _Source(data)
+    if binary_type == "binary_view" and not work.source.view.readonly:
+        work.source = _Source(PyBytes_FromStringAndSize(<const char *>work.source.data(), work.source.size()))
     work.run.settings = &work.settings
     work.run.data = work.source.data()
     work.run.size = work.source.size()

@@ -53,7 +53,7 @@ cdef class Decoder:
                                  "to the markers")
             self.visibility.isolation = READ_COMMITTED_BY_LIST
             self.visibility.aborted = &self.aborted.index
-            self.visibility.limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
+            self.visibility.limit = _stable_offset(last_stable_offset)
         self.settings.limit = self.visibility.limit
         if max_rows is not None:
             if max_rows < 1:

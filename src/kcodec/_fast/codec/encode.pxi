@@ -83,8 +83,8 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
     source: An iterable of rows, each a Record, a dict or a tuple (key, value, headers, timestamp) whose last fields may
             be missing; or an object with ``__arrow_c_stream__`` or ``__arrow_c_array__`` whose columns have the names
             that decode() uses: offset, timestamp, key, value, headers. key and value are binary or string columns of
-            any Arrow layout. Other columns of decode() and of Spark's Kafka source are ignored, as the batch determines
-            them.
+            any Arrow layout except run-end encoding. Other columns of decode() and of Spark's Kafka source are ignored,
+            as the batch determines them, and so is the index of a pandas DataFrame if it has no name.
     compression:     "none", "gzip", "snappy", "lz4" or "zstd".
     compression_level: Level of the codec in Kafka's numbering (KIP-390); None: Kafka's default.
     base_offset:     Offset of the first batch. None: the offset of the first record, or 0. Offsets in the rows are

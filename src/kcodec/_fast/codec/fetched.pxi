@@ -38,7 +38,7 @@ def decode_fetch(data, *, topic, partition, start_offset, columns=DEFAULT_FETCH_
     work.visibility.end_offset = work.settings.end_offset
     work.given_limit = INT64_MAX
     if _is_committed(isolation_level):
-        work.given_limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")
+        work.given_limit = _stable_offset(last_stable_offset)
         work.visibility.isolation = READ_COMMITTED_BY_LIST
         work.aborted = _as_aborted(() if aborted_transactions is None else aborted_transactions)
         work.visibility.aborted = &work.aborted.index

@@ -193,7 +193,7 @@ cdef class _Writer:
             if _has_invalid_names(<DecodedRecords>source):
                 source = source.records()  # Arrow strings cannot contain invalid UTF-8, but records can
         if _is_arrow(source):
-            return self.append_arrow(_arrow_source_of(source, _INPUT_NAMES), one_batch)
+            return self.append_arrow(_arrow_source_of(source, _CHECKED_NAMES), one_batch)
         if isinstance(source, (str, bytes, bytearray, memoryview, dict)):
             raise TypeError(f"source must be rows or Arrow data, not {type(source).__name__}")
         _refuse_lazy_frame(source, "source")
@@ -232,6 +232,8 @@ cdef class _Writer:
         rows.check_schema(source)
         while source.next_array():
             rows.bind(source)
+            if not header_is_control(&self.settings.header):
+                rows.refuse_control(source, first_row)
             with nogil:
                 failed = writer_append_rows(&self.writer, &rows.input, first_row, one_batch, &fault)
             if failed:

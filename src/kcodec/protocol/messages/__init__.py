@@ -40,14 +40,17 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.quorum import *
     from kcodec.protocol.messages.quotas import *
     from kcodec.protocol.messages.records import *
+    from kcodec.protocol.messages.share_groups import *
     from kcodec.protocol.messages.share_offsets import *
     from kcodec.protocol.messages.share_records import *
+    from kcodec.protocol.messages.streams_groups import *
     from kcodec.protocol.messages.streams_records import *
+    from kcodec.protocol.messages.telemetry import *
     from kcodec.protocol.messages.topics import *
     from kcodec.protocol.messages.transactions import *
 
-# What a producer exchanges with brokers; what all clients exchange with brokers and with other members of a group; and
-# what only logs hold. In the order in which they are searched.
+# What a producer exchanges with brokers; what kcodec's clients exchange with brokers and with other members of a group;
+# what only other clients exchange; and what only logs hold. In the order in which they are searched.
 _CORE = ("produce", "transactions", "metadata", "auth")
 _EXCHANGED = (
     *_CORE,
@@ -57,6 +60,7 @@ _EXCHANGED = (
 )
 _MODULES = (
     *_EXCHANGED,
+    *("share_groups", "streams_groups", "telemetry"),
     *("records", "group_records", "share_records", "streams_records", "metadata_records", "control_records"),
 )
 
@@ -93,7 +97,7 @@ def load_core() -> None:
 
 
 def load_exchanged() -> None:
-    """Import the messages that clients send and receive, without those that only logs hold."""
+    """Import the messages that kcodec's clients send and receive, without those that only logs hold."""
     for module in _EXCHANGED:
         import_module(f"{__name__}.{module}")
 

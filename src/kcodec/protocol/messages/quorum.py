@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quorum of the controllers (KIP-595, KIP-836, KIP-853), and brokers that leave the cluster for good (KIP-631)."""
+"""The quorum of the controllers (KIP-595, KIP-836, KIP-853), and nodes that leave the cluster for good (KIP-631)."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from kcodec.protocol.schema import Request, Response, Struct, array, int16, int32, int64, string, uint16, uuid
+from kcodec.protocol.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
 
 
 class DescribeQuorumRequestPartition(Struct):
@@ -93,3 +93,60 @@ class UnregisterBrokerResponse(Response, key=64, versions="0", flexible="0+"):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
+
+
+class UnregisterControllerRequest(Request, key=94, versions="0", flexible="0+"):
+    """Remove the registration of a controller that will not come back."""
+
+    controller_id: int = int32("0+")
+
+
+class UnregisterControllerResponse(Response, key=94, versions="0", flexible="0+"):
+    """Whether it was removed."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+
+
+class AddRaftVoterListener(Struct):
+    """An address of a controller."""
+
+    name: str = string("0+")
+    host: str = string("0+")
+    port: int = uint16("0+")
+
+
+class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
+    """Add a controller to the voters (KIP-853). ack_when_committed False: respond before the change is committed."""
+
+    cluster_id: str | None = string("0+", nullable="0+")
+    timeout_ms: int = int32("0+")
+    voter_id: int = int32("0+")
+    voter_directory_id: UUID = uuid("0+")
+    listeners: list[AddRaftVoterListener] = array(AddRaftVoterListener, "0+")
+    ack_when_committed: bool = boolean("1+", default=True)
+
+
+class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
+    """Whether it was added."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", ignorable=True)
+
+
+class RemoveRaftVoterRequest(Request, key=81, versions="0", flexible="0+"):
+    """Remove a controller from the voters."""
+
+    cluster_id: str | None = string("0+", nullable="0+")
+    voter_id: int = int32("0+")
+    voter_directory_id: UUID = uuid("0+")
+
+
+class RemoveRaftVoterResponse(Response, key=81, versions="0", flexible="0+"):
+    """Whether it was removed."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", ignorable=True)

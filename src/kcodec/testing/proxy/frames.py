@@ -38,6 +38,7 @@ _NAMES = """
     ShareAcknowledge AddRaftVoter RemoveRaftVoter UpdateRaftVoter InitializeShareGroupState ReadShareGroupState
     WriteShareGroupState DeleteShareGroupState ReadShareGroupStateSummary StreamsGroupHeartbeat
     StreamsGroupDescribe DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets
+    StreamsGroupTopologyDescriptionUpdate UnregisterController
 """
 #: Kafka's ApiKeys by their number.
 API_NAMES = tuple(_NAMES.split())
