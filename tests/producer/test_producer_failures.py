@@ -19,6 +19,7 @@ from kcodec.errors import (
     BrokerError,
     DeliveryErrors,
     DeliveryTimeoutError,
+    TopicDeliveryError,
     TransportError,
 )
 from kcodec.flow import Call, Done, Flow, sleep
@@ -524,4 +525,5 @@ def test_flush_reports_refused_records_that_may_be_stored() -> None:
         with pytest.raises(DeliveryErrors, match="brokers may have stored it") as caught:
             producer.flush()
         (member,) = caught.value.exceptions
-        assert member.possibly_sent and member.kind == "TOPIC_AUTHORIZATION_FAILED"
+        assert isinstance(member, TopicDeliveryError) and member.possibly_sent
+        assert member.kind == "TOPIC_AUTHORIZATION_FAILED"
