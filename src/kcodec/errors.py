@@ -481,7 +481,7 @@ class UnknownOutcomeError(TransportError):
     """A request that must not be repeated was sent and got no response, so that its outcome is unknown.
 
     After EndTxn, the transaction may be committed, aborted, or still open. `Admin` raises this error for
-    `create_delegation_token`, and for `delete_records` with the offset -1.
+    `create_delegation_token`, for `delete_records` with the offset -1, and for `abort_transaction`.
     """
 
 
