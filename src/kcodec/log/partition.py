@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
@@ -26,7 +27,7 @@ from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
 from kcodec.log.segment import ZEROS, Segment, Tail, walk_headers
-from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments
+from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
 from kcodec.log.storage import Storage
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.timestamps import warn_of_unit
@@ -445,7 +446,15 @@ class Log:
         """
         max_bytes = checked_integer("max_bytes", max_bytes, 1)
         start = max(self.log_start_offset, start_offset or 0)
-        return list(cut_segments(self._timeline(on_error).segments, max_bytes, self._limits, start, end_offset))
+        timeline = self._timeline(on_error)
+        splits = list(cut_segments(timeline.segments, max_bytes, self._limits, start, end_offset))
+        tail = _tail_of(timeline)
+        if tail is None or (end_offset is not None and end_offset <= tail.first_offset):
+            return splits
+        if not splits and on_error == "skip":  # the log has only a torn tail
+            offset, storage = tail.first_offset, self.storage
+            splits.append(Split(tail.path, tail.position, tail.position, offset, offset, -1, True, storage))
+        return [*splits[:-1], *(replace(last, tail=tail) for last in splits[-1:])]
 
     def _timeline(self, on_error: str = "raise") -> Timeline:
         check_on_error(on_error)
@@ -492,11 +501,13 @@ def _walk_error(timeline: Timeline | None, options: StreamOptions) -> DecodeErro
 
 def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None:
     """Return the loss of a torn tail before which a walk has ended; None if no requested offset can be in it."""
-    if timeline is None or options.on_error != "skip":
+    return None if timeline is None else tail_between(_tail_of(timeline), options)
+
+
+def _tail_of(timeline: Timeline) -> Loss | None:
+    """Return the loss of the torn tail before which a walk has ended; None if there is no torn tail."""
+    walked, first = timeline.segments[-1], timeline.next_offset or 0
+    tail = walked.tail
+    if tail is None or tail.reason == ZEROS:
         return None
-    walked, end = timeline.segments[-1], options.end_offset
-    next_offset, tail = timeline.next_offset or 0, walked.tail
-    if tail is None or tail.reason == ZEROS or (end is not None and end <= next_offset):
-        return None
-    first = max(next_offset, options.start_offset or 0)
     return Loss(walked.segment.path, tail.position, tail.position + tail.remaining_bytes, first, None, tail.reason)
