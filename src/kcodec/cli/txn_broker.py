@@ -334,12 +334,12 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
         text = standard_input("redirect a file to it, or name a file with --handles").read()
     else:
         text = text_of_file(path)
-    for number, line in enumerate(text.splitlines(), 1):
+    for row, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 handle = TransactionHandle.from_json(line)
             except (ValueError, TypeError, KeyError) as error:
-                raise CommandError(f"{path}, line {number}: not a transaction handle: {error}") from error
+                raise CommandError(f"{path}, line {row}: not a transaction handle: {error}") from error
             yield handle.transactional_id, (handle.producer_id, handle.producer_epoch)
 
 
