@@ -51,7 +51,7 @@ class Split:
 
     @property
     def byte_range(self) -> ByteRange:
-        """The range in the form for Chunks."""
+        """The range in the form for Chunks. If the file was replaced, it is read as it is."""
         start, end = self.start_position, self.end_position
         rising = not self.is_active
         return ByteRange(self.path, start, end, self.first_offset, rising, self.storage, self.below_offset)
