@@ -64,9 +64,12 @@ class KcodecError(Exception):
 
     remedy: what the application should do: "retry" (the same call), "abort" (the transaction, then go on), "recreate"
             (close this client, make another), "stop" (something must be changed first); None where none of them fits.
+    possibly_sent: whether a broker may have acted on the request, or may still do so, although it failed. If the error
+            of a record has it, a program that sends the record again may write it twice.
     """
 
     remedy: str | None = None
+    possibly_sent: bool = False
 
     def __str__(self) -> str:
         return one_line(self._text())
@@ -220,7 +223,7 @@ class TopicDeliveryError(KcodecError):
     topic:  the topic's name.
     kind:   the name of the broker's error ("MESSAGE_TOO_LARGE"), else the name of the exception's class.
     count:  the number of records.
-    remedy: the remedy of that error.
+    remedy, possibly_sent: those of that error.
 
     `__cause__` is the error of the first of these records.
     """
@@ -337,6 +340,7 @@ class BrokerError(KcodecError):
     remedy:    what the application should do: "retry" (the same call), "abort" (the transaction, then go on),
                "recreate" (close this producer, make another), "stop" (something must be changed first).
     resource:  the topic, group, transactional id or partition that is meant, where one is.
+    possibly_sent: of the error of a record, whether a broker may have stored the record nevertheless.
     """
 
     remedy: str
@@ -477,7 +481,7 @@ class UnknownOutcomeError(TransportError):
     """A request that must not be repeated was sent and got no response, so that its outcome is unknown.
 
     After EndTxn, the transaction may be committed, aborted, or still open. `Admin` raises this error for
-    `create_delegation_token`, and for `delete_records` with the offset -1.
+    `create_delegation_token`, for `delete_records` with the offset -1, and for `abort_transaction`.
     """
 
 

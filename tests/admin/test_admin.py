@@ -191,6 +191,7 @@ def test_the_cluster_and_its_features(admin: Admin, apache_kafka: ApacheKafka) -
         admin.update_features({"transaction.version": 99}, validate_only=True)
     assert caught.value.name == "INVALID_UPDATE_VERSION"
     admin.update_features({"transaction.version": 1}, upgrade_type="safe_downgrade", validate_only=True)
+    admin.update_features({"transaction.version": 2})  # a repeated request is not refused
     assert admin.describe_features()["transaction.version"].finalized_level == 2
 
 

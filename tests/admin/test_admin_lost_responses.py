@@ -17,7 +17,7 @@ from kcodec.admin import flows
 from kcodec.admin.delegation_tokens import DelegationToken
 from kcodec.admin.security import ScramCredentialDeletion, ScramCredentialUpsertion, ScramMechanism
 from kcodec.broker import Broker
-from kcodec.client import Admin, NewTopic
+from kcodec.client import Admin, NewTopic, Producer
 from kcodec.errors import BrokerError, RequestTimedOutError, TransportError, UnknownOutcomeError
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -247,6 +247,108 @@ def test_what_must_not_happen_twice_is_not_repeated(
         script.run(call(script))
     assert caught.value.possibly_sent and caught.value.__cause__ is not None
     assert len(script.asked) == 1
+
+
+def producer_states(start_offset: int, code: int = 0) -> Any:
+    states = [
+        messages.ProducerState(producer_id=one, producer_epoch=3, current_txn_start_offset=offset)
+        for one, offset in ((7, start_offset), (8, 5))
+    ]
+    one = messages.DescribeProducersPartitionResponse(partition_index=0, error_code=code, active_producers=states)
+    topic = messages.DescribeProducersTopicResponse(name="orders", partitions=[one])
+    return messages.DescribeProducersResponse(topics=[topic])
+
+
+def markers(code: int) -> Any:
+    one = messages.WritableTxnMarkerPartitionResult(partition_index=0, error_code=code)
+    topic = messages.WritableTxnMarkerTopicResult(name="orders", partitions=[one])
+    return messages.WriteTxnMarkersResponse(markers=[messages.WritableTxnMarkerResult(producer_id=7, topics=[topic])])
+
+
+@pytest.mark.parametrize("is_code", [False, True], ids=["lost", "REQUEST_TIMED_OUT"])
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        (producer_states(-1), None),
+        (producer_states(40), r"outcome is unknown.*not repeated.* open transaction from offset 40: if this is"),
+        (producer_states(-1, ErrorCode.TOPIC_AUTHORIZATION_FAILED), r"outcome is unknown"),
+    ],
+    ids=["aborted", "open", "not known"],
+)
+def test_a_marker_is_written_at_most_once(states: Any, text: str | None, is_code: bool) -> None:
+    """Kafka also writes the second marker, which would abort the next transaction of the same producer epoch."""
+    script = script_of("WriteTxnMarkers", markers(ErrorCode.REQUEST_TIMED_OUT) if is_code else LOST)
+    script.answers["DescribeProducers"] = lambda node, request: states
+    abort = flows.abort_transaction(script.context, A, 7, 3)
+    if text is None:
+        assert script.run(abort) is None
+    else:
+        with pytest.raises(UnknownOutcomeError, match=text) as caught:
+            script.run(abort)
+        assert caught.value.possibly_sent and caught.value.__cause__ is not None
+    assert script.asked == [("WriteTxnMarkers", 1), ("DescribeProducers", 1)]
+
+
+def test_a_marker_is_requested_again_if_nothing_was_sent() -> None:
+    script = script_of("WriteTxnMarkers", NOT_SENT, markers(ErrorCode.NOT_LEADER_OR_FOLLOWER), markers(0))
+    script.run(flows.abort_transaction(script.context, A, 7, 3))
+    assert script.asked == [("WriteTxnMarkers", 1)] * 3
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["response lost", "request lost"])
+def test_an_abort_without_a_response_reports_the_state(kcodec_broker: Broker, is_written: bool) -> None:
+    partition = TopicPartition(kcodec_broker.create_topic(), 0)
+    servers = kcodec_broker.bootstrap_servers
+    with Producer(bootstrap_servers=servers, transactional_id=partition.topic) as producer:
+        producer.begin_transaction()
+        producer.send_and_wait(partition.topic, b"v", partition=0)
+        with Admin(bootstrap_servers=servers) as admin:
+            (state,) = admin.describe_producers([partition])[partition]
+            kcodec_broker.faults.add("WriteTxnMarkers", close="after" if is_written else "before", count=1)
+            identity = state.producer_id, state.producer_epoch
+            if is_written:
+                admin.abort_transaction(partition, *identity)
+            else:
+                with pytest.raises(UnknownOutcomeError, match="open transaction from offset 0"):
+                    admin.abort_transaction(partition, *identity)
+            (state,) = admin.describe_producers([partition])[partition]
+            assert (state.current_transaction_start_offset is None) is is_written
+        assert len(kcodec_broker.wire_log.requests("WriteTxnMarkers")) == 1
+        producer.abort_transaction()
+
+
+def features(level: int) -> Any:
+    finalized = [
+        messages.FinalizedFeatureKey(name=name, max_version_level=value, min_version_level=value)
+        for name, value in (("transaction.version", level), ("group.version", 1))
+    ]
+    return messages.ApiVersionsResponse(finalized_features=finalized)
+
+
+def updated(code: int) -> Any:
+    return messages.UpdateFeaturesResponse(error_code=code)
+
+
+@pytest.mark.parametrize("level", [1, 0])
+def test_features_that_were_changed_by_a_lost_request_are_a_success(level: int) -> None:
+    """A broker with ZooKeeper refuses a change to the same level, and the deletion of a feature without a level."""
+    script = script_of("UpdateFeatures", LOST, updated(ErrorCode.INVALID_REQUEST))
+    left = [features(2), messages.ApiVersionsResponse() if level == 0 else features(level)]  # the first broker lags
+    script.answers["ApiVersions"] = lambda node, request: left.pop(0)
+    levels = {"transaction.version": level}
+    changed = flows.update_features(script.context, levels, upgrade_type="safe_downgrade")
+    assert script.run(changed) == {"transaction.version": None}
+
+
+@pytest.mark.parametrize("is_validated_only", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_another_level_of_a_feature_is_an_error_of_a_repeat(is_lost: bool, is_validated_only: bool) -> None:
+    script = script_of("UpdateFeatures", *[LOST] * is_lost, updated(ErrorCode.INVALID_UPDATE_VERSION))
+    level = 2 if is_validated_only or not is_lost else 1
+    script.answers["ApiVersions"] = lambda node, request: features(level)
+    with pytest.raises(BrokerError) as caught:
+        script.run(flows.update_features(script.context, {"transaction.version": 2}, validate_only=is_validated_only))
+    assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
 
 
 def test_a_token_is_requested_again_if_nothing_was_sent() -> None:

@@ -57,6 +57,13 @@ from kcodec.errors import DecodeError
         ({"start_ms": 10**19, "manual_clock": True}, ValueError, "start_ms must be at most 253402300799999"),
         ({"start_ms": 5}, ValueError, "start_ms has no effect without manual_clock=True"),
         ({"start_ms": "0"}, TypeError, "start_ms must be a number of ms or None, got '0'"),
+        (
+            {"fault_rules": "Produce,drop=after"},
+            TypeError,
+            "fault_rules must be a list of rules, got 'Produce,drop=aft",
+        ),
+        ({"fault_rules": [5]}, TypeError, "a fault rule must be a mapping or a string, got 5"),
+        ({"fault_rules": ["Produce,when=now"]}, ValueError, "'when=now' in the fault rule .* expected one of topic"),
         ({"host": None}, TypeError, "host must be a string, got None"),
         ({"port": True}, ValueError, "port must be a number"),
         ({"topic_defaults": {"retention.mss": "1"}}, ValueError, "Unknown topic config name: retention.mss"),

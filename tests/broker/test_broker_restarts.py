@@ -18,7 +18,9 @@ import pytest
 from kcodec.broker import Broker
 from kcodec.broker.clock import Clock
 from kcodec.broker.partition_log import PartitionLog
+from kcodec.broker.server import Server
 from kcodec.broker.topics import Topic
+from kcodec.cli import main
 from kcodec.client import Producer
 from kcodec.errors import KcodecError, UnsupportedError
 
@@ -43,6 +45,75 @@ def test_the_time_continues_after_a_restart(tmp_path: Path, is_manual: bool) -> 
             assert 0 <= broker.clock.now_ms() - now < 600_000
             clock.advance(70_000)
             assert broker.transactions()["x"].state.name == "COMPLETE_ABORT"
+
+
+@pytest.mark.parametrize("start_ms", [None, 0, 1_000])
+def test_a_new_broker_continues_the_time_of_its_directory(tmp_path: Path, start_ms: int | None) -> None:
+    """Otherwise, a transaction that the earlier broker left open would begin in the future and not time out."""
+    options: dict[str, Any] = {"data_dir": tmp_path, "manual_clock": start_ms is not None, "start_ms": start_ms}
+    options["topic_defaults"] = {"message.timestamp.type": "LogAppendTime"}
+    with Broker(**options) as broker:
+        broker.clock.advance(3_600_000)
+        before = broker.clock.now_ms()
+        with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="x") as producer:
+            producer.begin_transaction()
+            producer.send("t", b"v").result(20)
+            began = broker.transactions()["x"].start_ms
+            broker.crash()
+            producer.close(0)
+    assert began >= before
+    with Broker(**options) as broker:
+        assert began <= broker.clock.now_ms() < began + 600_000
+        assert broker.transactions()["x"].state.name == "ONGOING"
+        broker.clock.advance(70_000)
+        assert broker.transactions()["x"].state.name == "COMPLETE_ABORT"
+
+
+def test_timestamps_of_clients_do_not_move_the_clock_of_a_new_broker(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data_dir": tmp_path, "manual_clock": True}
+    with Broker(start_ms=10_000_000, **options) as broker:
+        broker.create_topic("t", 1)
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("t", b"v", timestamp=13_000_000).result(20)
+        broker.clock.advance(1_000_000)
+        broker.create_topic("u", 1, message_timestamp_type="LogAppendTime")
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            broker.clock.advance(1_000_000)
+            producer.send("u", b"v", timestamp=13_000_000).result(20)
+    for start, expected in ((0, 12_000_000), (20_000_000, 20_000_000)):
+        with Broker(start_ms=start, **options) as broker:
+            assert broker.clock.now_ms() == expected
+
+
+def test_fault_rules_apply_from_the_first_request_on() -> None:
+    rules: list[Any] = ["Metadata,count=1,drop=before", {"api": "Produce", "count": 1, "error": "NOT_ENOUGH_REPLICAS"}]
+    with Broker(fault_rules=rules) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=500) as producer:
+            producer.send("t", b"v").result(20)
+        first, second = broker.core.faults
+        assert (first.api, first.hits, second.api, second.hits) == ("Metadata", 1, "Produce", 1)
+        broker.restart()
+        assert list(broker.core.faults) == [first, second]
+
+
+@pytest.mark.parametrize("is_command", [True, False])
+def test_fault_rules_are_there_before_the_broker_listens(monkeypatch: pytest.MonkeyPatch, is_command: bool) -> None:
+    """A client that is already waiting for the broker may send its first request at once."""
+    found: list[list[str]] = []
+
+    async def start(server: Server) -> None:
+        found.append([rule.api for rule in server.core.faults])
+        raise OSError("the port is in use")
+
+    monkeypatch.setattr(Server, "start", start)
+    if is_command:
+        assert main(["broker", "--port", "0", "--fault", "Produce,drop=after"]) == 2
+    else:
+        broker = Broker(fault_rules=["Produce,drop=after"])
+        for _ in range(2):
+            with pytest.raises(OSError, match="in use"):
+                broker.start()
+    assert set(map(tuple, found)) == {("Produce",)}
 
 
 def test_rules_and_wire_log_continue_after_a_restart() -> None:

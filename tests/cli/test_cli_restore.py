@@ -243,6 +243,27 @@ def test_topics_of_users_that_begin_with_underscores_are_restored(kcodec_broker:
     assert there_count_at(kcodec_broker, "__heartbeat") == 3
 
 
+@pytest.mark.parametrize("files", [(), ("partition.metadata",), (f"{0:020d}.log.deleted",)], ids=len)
+def test_a_partition_without_segments_is_named_and_the_others_are_restored(
+    kcodec_broker: Broker, tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    name = f"orders-{len(files)}-{len(''.join(files))}"
+    partition(tmp_path, [plain(0)], name=f"{name}-0")
+    (empty := tmp_path / f"{name}-2").mkdir()
+    for file in files:
+        (empty / file).write_text("version: 0\n")
+    ran = run("restore", tmp_path, "-b", kcodec_broker.bootstrap_servers, "--create", "-c", "retention.ms=-1")
+    text = f"kcodec: {empty}: the directory has no segment (20 digits and .log); nothing is restored from it\n"
+    assert (ran.status, ran.err) == (ExitStatus.OK, text)
+    assert [line.split()[0] for line in ran.out.splitlines()[1:]] == [f"{name}-0"]
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+        assert admin.list_topics()[name].num_partitions == 3
+    shutil.rmtree(tmp_path / f"{name}-0")
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
+    ran = run("restore", tmp_path, "-b", kcodec_broker.bootstrap_servers, "--create")
+    assert ran.status is ExitStatus.ERROR and "no partition has a segment" in ran.err
+
+
 def there_count_at(broker: Broker, topic: str) -> int:
     with kcodec.read_topic(topic, bootstrap_servers=broker.bootstrap_servers, columns=("offset",)) as records:
         return sum(len(batch) for batch in records)

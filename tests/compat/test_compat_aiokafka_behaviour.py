@@ -14,6 +14,7 @@ from aiokafka import TopicPartition, errors
 from aiokafka.structs import BrokerMetadata
 from aiokafka_kits import SECONDS, Kit, Listener, kit_of, read, run
 
+from kcodec import UnknownOutcomeError
 from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic
 
@@ -138,6 +139,74 @@ def test_a_cancelled_end_of_a_transaction_goes_on(kit: Kit, topic: str) -> None:
                 await producer.send(topic, b"last", partition=0)
         async with kit.consumer(topic, isolation_level="read_committed") as consumer:
             assert await read(consumer, 2) == [b"kept", b"last"]
+
+    run(program())
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["timeout", "cancelled"])
+@pytest.mark.parametrize("reaches", ["before", "after"], ids=["request lost", "response lost"])
+def test_a_commit_without_a_response_can_only_be_repeated(
+    broker: Broker, topic: str, reaches: str, is_cancelled: bool
+) -> None:
+    """The next transaction would abort the one whose commit did not reach the coordinator. The repeated commit reports
+    the outcome. aiokafka repeats the request itself, and its begin_transaction fails until it gets a response."""
+
+    async def program() -> None:
+        kit = kit_of("kcodec", broker.bootstrap_servers)
+        async with kit.producer(transactional_id=topic, request_timeout_ms=1000) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"first", partition=0)
+            broker.faults.add("EndTxn", drop=reaches)
+            if is_cancelled:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(producer.commit_transaction(), 0.3)
+                await asyncio.sleep(2)
+            else:
+                with pytest.raises(errors.KafkaTimeoutError) as late:
+                    await producer.commit_transaction()
+                assert isinstance(late.value.__cause__, UnknownOutcomeError)
+            broker.faults.clear()
+            place = TopicPartition(topic, 0)
+            for call in (
+                producer.begin_transaction,
+                producer.abort_transaction,
+                lambda: producer.send_offsets_to_transaction({place: 1}, "group"),
+            ):
+                with pytest.raises(errors.IllegalOperation, match=r"repeat commit_transaction\(\)"):
+                    await call()
+            await producer.commit_transaction()
+            async with producer.transaction():
+                await producer.send(topic, b"second", partition=0)
+        async with kit.consumer(topic, isolation_level="read_committed") as consumer:
+            assert await read(consumer, 2) == [b"first", b"second"]
+
+    run(program())
+
+
+def test_begin_fails_while_a_commit_gets_no_response(kit: Kit, broker: Broker, topic: str) -> None:
+    """With both clients, the transaction is committed, and the next one can begin after that."""
+
+    async def program() -> None:
+        async with kit.producer(transactional_id=f"{topic}-{kit.name}", request_timeout_ms=1000) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"first", partition=0)
+            broker.faults.add("EndTxn", drop="before")
+            step = asyncio.create_task(producer.commit_transaction())
+            await asyncio.sleep(2.5)
+            refusal = AssertionError if kit.name == "aiokafka" else errors.IllegalOperation
+            with pytest.raises(refusal):
+                await producer.begin_transaction()
+            broker.faults.clear()
+            if kit.name == "aiokafka":
+                await step
+            else:
+                with pytest.raises(errors.KafkaTimeoutError):
+                    await step
+                await producer.commit_transaction()
+            async with producer.transaction():
+                await producer.send(topic, b"second", partition=0)
+        async with kit.consumer(topic, isolation_level="read_committed") as consumer:
+            assert await read(consumer, 2) == [b"first", b"second"]
 
     run(program())
 

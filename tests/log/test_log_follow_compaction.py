@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
-from follow_story import QUICK, Script, appending, file_of, follow
+from follow_story import QUICK, Script, appending, cleaned, cleaning, file_of, follow
 from log_files import ABORT, COMMIT, data, marker, offsets, partition, plain
 from opened_logs import open_log
 
@@ -19,24 +19,6 @@ from kcodec.log import growth
 
 SEEDS = range(2000 if os.environ.get("KCODEC_PROFILE") == "long" else 40)
 Step = Callable[[], object]
-
-
-def cleaned(content: bytes, removed: Collection[int]) -> bytes:
-    return kcodec.filter_to(content, lambda batch, record: batch.is_control_batch or record.offset not in removed)
-
-
-def cleaning(directory: Path, first: int, *others: int, removed: Collection[int]) -> Step:
-    """Return a step that replaces these segments by one segment without the removed records."""
-
-    def clean() -> None:
-        content = b"".join(file_of(directory, base).read_bytes() for base in (first, *others))
-        swap = file_of(directory, first).with_suffix(".log.swap")
-        swap.write_bytes(cleaned(content, removed))
-        for base in others:
-            file_of(directory, base).unlink()
-        swap.replace(file_of(directory, first))
-
-    return clean
 
 
 def held_log(folder: Path) -> Path:

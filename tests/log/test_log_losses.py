@@ -98,7 +98,7 @@ def test_the_start_is_found_despite_a_corrupt_base_offset(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", [*range(16), 34, 36, 43])
 def test_random_corruption_causes_the_same_losses_in_each_read(tmp_path: Path, seed: int) -> None:
-    """Splits that end within a corrupt range list it as several losses. A torn tail is in no split: see Log.tail."""
+    """Splits that end within a corrupt range list it as several losses."""
     chance = random.Random(seed)
     folder = tmp_path / "orders-0"
     stored = write_two_segments(folder, chance, batches=25)
@@ -129,3 +129,22 @@ def test_each_read_lists_a_torn_tail(tmp_path: Path) -> None:
                 chunks = iter(log.to_arrow(isolation_level=level, **options))
                 assert read_of(chunks)[1] == losses
                 assert (chunks.error is None) == (start == 11)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+def test_the_last_split_lists_a_torn_tail(tmp_path: Path, max_bytes: int) -> None:
+    log = open_log(partition(tmp_path, [plain(0), flip(plain(3), 70), plain(6), plain(9)[:80]]))
+    assert in_splits(log, max_bytes)[1] == [(3, 6), (9, None)]
+    assert in_splits(log, max_bytes, 11)[1] == [(11, None)]
+    for end, count in ((None, 1), (10, 1), (9, 0)):
+        splits = log.splits(max_bytes, end_offset=end, on_error="skip")
+        assert [split.tail is not None for split in splits[:-1]] == [False] * (len(splits) - 1)
+        verdict = log.verdict(on_error="skip")
+        found = [loss for split in splits for loss in read_of(read_split(split, verdict, on_error="skip"))[1]]
+        assert found.count((9, None)) == count
+
+
+def test_a_log_with_only_a_torn_tail_has_a_split_for_its_loss(tmp_path: Path) -> None:
+    log = open_log(partition(tmp_path, [plain(0)[:80]]))
+    assert every_read(log)["one byte"] == every_read(log)["read_uncommitted, 1 threads"] == ([], [(0, None)], 0)
+    assert log.splits() == []

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,6 +197,50 @@ def test_a_loop_that_sends_lets_the_event_loop_run(kcodec_broker: Broker) -> Non
             return first.done()
 
     assert asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["buffer free", "buffer full"])
+def test_tasks_that_begin_together_send_in_steps(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """The event loop starts all tasks before it runs anything else, such as the I/O. Each record takes 1 ms here and
+    begins a batch. The records keep the order of the tasks."""
+    topic, count = kcodec_broker.create_topic(partitions=1), 2000
+    options: dict[str, Any] = {"batch_size": 1, "buffer_memory": 100_000 if is_full else 33_554_432}
+    clock = 0.0
+    turn = 0
+    turns: list[int] = []
+
+    async def run() -> list[int]:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, **options) as producer:
+            await producer.send_and_wait(topic, b"first", partition=0)
+            append = producer._core.append
+
+            def counted(*arguments: Any) -> Any:
+                nonlocal clock
+                clock += 0.001
+                found = append(*arguments)
+                if found is not None:
+                    turns.append(turn)
+                return found
+
+            def next_turn() -> None:
+                nonlocal turn
+                turn += 1
+                loop.call_soon(next_turn)
+
+            loop = asyncio.get_running_loop()
+            loop.call_soon(next_turn)
+            monkeypatch.setattr(producer, "_append", counted)
+            monkeypatch.setattr(producer._core, "append", counted)
+            monkeypatch.setattr(aio.waiting, "time", SimpleNamespace(monotonic=lambda: clock))
+            sent = await asyncio.gather(*[producer.send_and_wait(topic, bytes(100), partition=0) for _ in range(count)])
+            monkeypatch.undo()
+            return [one.offset for one in sent]
+
+    assert asyncio.run(run()) == list(range(1, count + 1))
+    assert len(turns) == count
+    assert max(Counter(turns).values()) <= 60
 
 
 def test_a_table_lets_the_event_loop_run(kcodec_broker: Broker) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,7 +13,15 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart,
 from kcodec.broker import Broker
 from kcodec.client import Producer
 from kcodec.client.flows import run_in_background
-from kcodec.errors import AuthenticationError, BrokerError, DeliveryErrors, DeliveryTimeoutError, TransportError
+from kcodec.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    DeliveryErrors,
+    DeliveryTimeoutError,
+    TopicDeliveryError,
+    TransportError,
+)
 from kcodec.flow import Call, Done, Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
@@ -485,3 +494,36 @@ def test_after_a_refused_login_a_sent_record_is_possibly_sent(is_reset: bool) ->
     assert isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
     assert error.possibly_sent and isinstance(error.__cause__, AuthenticationError)
     assert "may have written the record" in str(error) and "wrong password" in str(error)
+
+
+@pytest.mark.parametrize("is_sent_before", [True, False], ids=["retry", "first attempt"])
+def test_a_refused_retry_of_a_sent_record_is_possibly_sent(is_sent_before: bool) -> None:
+    """The first request got no response, and the permission was revoked before the retry. A program that sends the
+    record again may write it twice. A record whose first request is refused is certainly not written."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, delivery_timeout=30.0, request_timeout=3.0)
+    lost = [Fault(is_answer_lost=True, cuts=True)] * is_sent_before
+    world.faults = faults_for(*lost, Fault(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    sent = rig.send("orders", b"sent")
+    world.run(10.0)
+    assert log.values == [b"first", b"sent"][: 1 + is_sent_before]
+    error = sent.error
+    assert isinstance(error, AuthorizationError) and error.resource == "orders"
+    assert error.possibly_sent is is_sent_before
+    assert ("may have stored the record" in str(error)) is is_sent_before
+    copied = pickle.loads(pickle.dumps(error))
+    assert (copied.possibly_sent, str(copied)) == (is_sent_before, str(error))
+
+
+def test_flush_reports_refused_records_that_may_be_stored() -> None:
+    with Broker() as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_and_wait("orders", b"first")
+        broker.faults.add("Produce", count=1, close="after")
+        broker.faults.add("Produce", count=1, error="TOPIC_AUTHORIZATION_FAILED")
+        producer.send("orders", b"second")
+        with pytest.raises(DeliveryErrors, match="brokers may have stored it") as caught:
+            producer.flush()
+        (member,) = caught.value.exceptions
+        assert isinstance(member, TopicDeliveryError) and member.possibly_sent
+        assert member.kind == "TOPIC_AUTHORIZATION_FAILED"

@@ -19,6 +19,7 @@ from unsigned_jwt import jwt
 
 from kcodec.errors import AuthenticationError
 from kcodec.security import Security, oidc
+from kcodec.security.mechanisms import _endpoint_context
 from kcodec.security.oauthbearer import TransientTokenError
 from kcodec.security.oidc import ClientCredentials
 from kcodec.security.sasl import is_loopback
@@ -203,6 +204,35 @@ def test_https_verifies_the_endpoint(tmp_path: Path) -> None:
     finally:
         endpoint.close()
     assert len(endpoint.requests) == 1
+
+
+def test_a_renewed_authority_of_the_endpoint_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise, a client that runs for months could not get tokens after the old authority expires."""
+    first, second = (Authority(tmp_path / name) for name in ("first", "second"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    endpoint = Endpoint(context)
+    cafile = tmp_path / "ca.pem"
+    client = None
+    try:
+        for authority in (first, second):
+            certificate = authority.issue("endpoint")
+            context.load_cert_chain(certificate.certificate, certificate.key)
+            endpoint.answers({"access_token": authority.certificate.parent.name})
+            if client is not None:
+                with pytest.raises(AuthenticationError, match="check sasl_oauthbearer_ssl_cafile"):
+                    client()
+                cafile.write_bytes(b"not finished")
+                with pytest.raises(AuthenticationError):
+                    client()
+                assert "sasl_oauthbearer_ssl_cafile: " in caplog.text
+            new = tmp_path / "new.pem"
+            new.write_bytes(authority.certificate.read_bytes())
+            new.replace(cafile)
+            if client is None:
+                client = credentials(endpoint.url, context=_endpoint_context({"sasl_oauthbearer_ssl_cafile": cafile}))
+            assert client().token.reveal() == authority.certificate.parent.name
+    finally:
+        endpoint.close()
 
 
 def test_a_proxy_of_the_environment_hears_nothing_of_loopback(

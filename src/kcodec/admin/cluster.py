@@ -3,19 +3,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
-from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
+from kcodec.cluster.retry_driver import (
+    UNKNOWN_TOPIC_PATIENCE_SECONDS,
+    ApiHandler,
+    CallContext,
+    Deadline,
+    ItemResult,
+    entries,
+    request_items,
+    results,
+    whole,
+)
 from kcodec.cluster.retry_routes import AnyBroker, Controller
+from kcodec.errors import KcodecError
 from kcodec.flow import Flow
 from kcodec.integers import checked_integer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
+log = logging.getLogger("kcodec.client")
 THE_CLUSTER = "the cluster"
 #: The highest level of a feature that a request can hold.
 HIGHEST_LEVEL = (1 << 15) - 1
@@ -118,6 +131,9 @@ def update_features(
     upgrade_type: Changes that are allowed: "upgrade", "safe_downgrade" or "unsafe_downgrade".
     validate_only: Whether to check the request without a change.
 
+    A request whose response is lost is repeated. If the broker then refuses it, because the features already have these
+    levels, the call has succeeded. Brokers with KRaft do not refuse it; brokers with ZooKeeper do.
+
     Raise BrokerError (FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION) if a level is not possible. Raise
     AuthorizationError without the permission. Raise ValueError if upgrade_type is invalid.
     """
@@ -143,7 +159,32 @@ def update_features(
         _updated,
         lowest=1,
     )
-    return results(context, checked, handler, timeout)
+    deadline = context.deadline(timeout)
+    outcome = yield from request_items(context, checked, handler, deadline)
+    refused = [name for name in checked if name in outcome.repeated and name in outcome.errors]
+    if refused and not validate_only and (yield from _are_finalized(context, checked, deadline)):
+        for name in refused:
+            outcome.succeed(name, None)
+    return outcome.value()
+
+
+def _are_finalized(context: CallContext, levels: Mapping[str, int], deadline: Deadline) -> Flow[bool]:
+    """Return whether all features have these levels, after a repeated request. Some brokers learn of a change a little
+    later, so the features are described again for a moment."""
+    until = min(deadline.at, context.clock() + UNKNOWN_TOPIC_PATIENCE_SECONDS)
+    attempt = 0
+    while context.clock() < until:
+        try:
+            found = yield from describe_features(context, timeout=deadline.remaining)
+        except KcodecError as error:
+            log.info("the levels of the features are not known after a repeated request: %s", error)
+            return False
+        current = {name: one.finalized_level or 0 for name, one in found.items()}
+        if all(current.get(name, 0) == level for name, level in levels.items()):
+            return True
+        yield from context.pause(attempt, deadline)
+        attempt += 1
+    return False
 
 
 def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, ItemResult]]:

@@ -13,8 +13,17 @@ from kcodec.cluster.producer_states import ProducerState as ProducerState
 from kcodec.cluster.producer_states import TransactionDescription as TransactionDescription
 from kcodec.cluster.producer_states import TransactionListing, coordinators_lists, producers_of, transactions_of
 from kcodec.cluster.producer_states import by_transactional_id as by_transactional_id
-from kcodec.cluster.retry_driver import ApiHandler, CallContext, partition_codes, results, whole
+from kcodec.cluster.retry_driver import (
+    ApiHandler,
+    CallContext,
+    Deadline,
+    partition_codes,
+    request_items,
+    results,
+    whole,
+)
 from kcodec.cluster.retry_routes import EachCoordinator, Leader
+from kcodec.errors import UnknownOutcomeError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
@@ -104,6 +113,10 @@ def abort_transaction(
     producer_id, producer_epoch, coordinator_epoch: Values that `describe_producers` or `find_hanging_transactions`
         returns. A coordinator_epoch of -1 is sent as 0, as in Kafka's own tool.
 
+    A request that may have reached the broker is not repeated: if it has taken effect, a second marker could abort the
+    next transaction of the same producer. If its response is lost, the call succeeds if the producer has no open
+    transaction in the partition, and raises UnknownOutcomeError otherwise.
+
     If the coordinator still knows the transaction, this call aborts only a part of it. Use `fence_producers` instead.
 
     Raise BrokerError (INVALID_PRODUCER_EPOCH) if the producer has a newer epoch, and BrokerError
@@ -122,8 +135,34 @@ def abort_transaction(
         Leader(context.cluster),
         lambda some, until: messages.WriteTxnMarkersRequest(markers=[marker]),
         lambda response, some: chain.from_iterable(partition_codes(marker, some) for marker in response.markers),
+        is_repeatable=lambda item: False,
     )
-    yield from results(context, [partition], handler, timeout)
+    deadline = context.deadline(timeout)
+    outcome = yield from request_items(context, [partition], handler, deadline)
+    error = outcome.errors.get(partition)
+    if isinstance(error, UnknownOutcomeError):
+        yield from _check_lost_marker(context, partition, producer_id, error, deadline)
+        outcome.succeed(partition, None)
+    outcome.value()
+
+
+def _check_lost_marker(
+    context: CallContext, partition: TopicPartition, producer_id: int, unknown: UnknownOutcomeError, deadline: Deadline
+) -> Flow[None]:
+    """Raise UnknownOutcomeError if the producer may have an open transaction in the partition, after a request to abort
+    it got no response."""
+    found = yield from producers_of(context, [partition], None, deadline.remaining)
+    if partition not in found.results:
+        raise unknown
+    for one in found.results[partition]:
+        if one.producer_id == producer_id and one.current_transaction_start_offset is not None:
+            error = UnknownOutcomeError(
+                f"{unknown}. The producer has an open transaction from offset {one.current_transaction_start_offset}: "
+                "if this is the transaction to abort, repeat the call",
+                possibly_sent=True,
+            )
+            error.__cause__ = unknown.__cause__
+            raise error
 
 
 def fence_producers(

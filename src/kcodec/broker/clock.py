@@ -74,6 +74,12 @@ class Clock:
         found._fixed_ms, found._ahead_ms = self._fixed_ms, self._ahead_ms
         return found
 
+    def not_before(self, ms: int) -> bool:
+        """Move the time forward to `ms`, before there are timers. Return False if it is not earlier than that."""
+        behind = ms - self._now()
+        self._ahead_ms += max(behind, 0)
+        return behind > 0
+
     def call_later(self, delay_ms: float, callback: Callable[[], None], *, in_real_time: bool = False) -> Timer:
         """Run `callback` after `delay_ms`, or after the present request if that is 0. Return the Timer, which can
         cancel it.

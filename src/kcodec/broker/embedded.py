@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from kcodec.arguments import check_kind, meant_by
 from kcodec.broker.api import ApiError, Listener
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore, Past
-from kcodec.broker.faults import FaultRule, Faults
+from kcodec.broker.faults import FaultRule, Faults, parse_rule
 from kcodec.broker.server import Server
 from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_logins, listeners_at
 from kcodec.broker.topics import Partition, Topic
@@ -132,8 +132,11 @@ class Broker:
     host, port:   Where the broker listens; port 0 takes a free port. With the setting `listeners`, omit `port`.
     data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
     manual_clock: Time passes only by `clock.advance`. start_ms: the time it begins with, in ms since 1970.
+    fault_rules:  Rules from the first request on: mappings with the fields of FaultRule, or texts as for --fault.
     trace:        File to which every request and response is written, one JSON object a line.
     settings:     Fields of BrokerSettings: transaction_version, max_versions, marker_delay_ms and others.
+
+    With data_dir, the clock does not begin before the latest time that a broker has written there.
     """
 
     def __init__(
@@ -145,11 +148,12 @@ class Broker:
         manual_clock: bool = False,
         start_ms: int | None = None,
         trace: str | Path | None = None,
+        fault_rules: Sequence[str | Mapping[str, Any]] = (),
         **settings: Any,
     ) -> None:
         known = BrokerSettings.__dataclass_fields__
         for name in settings.keys() - known.keys():
-            ours = (*known, "host", "port", "data_dir", "manual_clock", "start_ms", "trace")
+            ours = (*known, "host", "port", "data_dir", "manual_clock", "start_ms", "trace", "fault_rules")
             meant = meant_by(name, ours) or ": see the fields of BrokerSettings"
             raise TypeError(f"Broker has no argument {name!r}{meant}")
         check_kind("host", host, (str,), "a string")
@@ -181,6 +185,8 @@ class Broker:
         paths = (None if path is None else Path(path).absolute() for path in (data_dir, trace))
         self._directory, self._trace = paths
         self._is_manual, self._start_ms = manual_clock, start_ms
+        #: Added at the first start. A restart keeps the rules of the broker.
+        self._fault_rules = _rules_of(fault_rules)
         #: What the next start continues with.
         self._past = Past()
         self._thread: threading.Thread | None = None
@@ -253,6 +259,9 @@ class Broker:
             core.wire_log.on_response = trace.write
         server, ports = Server(core, self._listeners), [listener.port for listener in self._listeners]
         try:
+            if not self._past.starts:
+                for rule in self._fault_rules:
+                    core.faults.add(**rule)
             loop.run_until_complete(server.start())
         except BaseException:  # raised again for the caller of start(), with the files of the core closed
             server.close()
@@ -578,3 +587,15 @@ class Broker:
         """
 
         self._call(lambda: self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition)))
+
+
+def _rules_of(rules: Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the arguments of `Faults.add` for each rule. Raise ValueError or TypeError."""
+    if isinstance(rules, str | Mapping):
+        raise TypeError(f"fault_rules must be a list of rules, got {rules!r}; write [...] around one rule")
+    found = []
+    for rule in rules:
+        if not isinstance(rule, str | Mapping):
+            raise TypeError(f"a fault rule must be a mapping or a string, got {rule!r}")
+        found.append(parse_rule(rule) if isinstance(rule, str) else dict(rule))
+    return found

@@ -123,6 +123,11 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     @property
+    def latest_timestamp(self) -> int:
+        """The largest timestamp of its batches; -1 without one."""
+        return max((segment.max_timestamp for segment in self._segments), default=-1)
+
+    @property
     def leader_epoch(self) -> int:
         """The newest leader epoch."""
         return self.epochs[-1][0] if self.epochs else 0

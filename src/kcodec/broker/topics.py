@@ -26,7 +26,7 @@ from kcodec.broker.derived_file import try_write_small, write_checkpoint
 from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
-from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TimestampType
 from kcodec.errors import UnsupportedError
 from kcodec.log import read_offsets
 from kcodec.log.checkpoints import LOG_START_OFFSETS, PARTITION_METADATA
@@ -139,6 +139,7 @@ class Topics:
         try:
             if home is not None:
                 self._load()
+                self._continue_time()
             self.random = random.Random(f"{settings.seed}/{self._registrations}")
             self._register()
         except BaseException:  # the files are closed here, because the caller gets no object to close
@@ -412,6 +413,16 @@ class Topics:
                 reason = "belongs to a deleted topic, and cannot be removed; check its permissions"
             if home is not None and home.exists():
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{home} {reason}")
+
+    def _continue_time(self) -> None:
+        """Move the clock to the latest time that a broker has written to the directory. Otherwise, the start of a
+        transaction, for example, could be later than the present. Timestamps of clients do not count."""
+        written = [self._log.latest_timestamp]
+        for topic, partition in self.partitions():
+            if topic.is_internal or topic.log_settings().message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+                written.append(partition.log.latest_timestamp)
+        if self._clock.not_before(max(written)):
+            _log.info("%s: the clock starts at %d ms, the latest time in the logs", self.directory, max(written))
 
     def keep_starts(self) -> bool:
         """Write log-start-offset-checkpoint, after a log start offset has moved. Return False if that has failed.

@@ -8,7 +8,6 @@ import codecs
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser, UsageError
@@ -88,7 +87,7 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Run the broker until a signal arrives."""
-    from kcodec.broker import Broker, parse_rule
+    from kcodec.broker import Broker
 
     listeners = dict(_number_of("--listener", text, "PROTOCOL=PORT, for example SSL=9093") for text in options.listener)
     _check_login(options, listeners)
@@ -102,6 +101,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         listeners=listeners,
         data_dir=options.data_dir,
         trace=options.trace,
+        fault_rules=options.fault,
         transaction_version=options.transaction_version,
         max_versions=dict(
             _number_of("--max-version", text, "API=N, for example Produce=8") for text in options.max_version
@@ -116,14 +116,11 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         super_users=options.super_user,
         allow_everyone_if_no_acl_found=options.allow_everyone_if_no_acl_found,
     )
-    rules: list[dict[str, Any]] = [parse_rule(text) for text in options.fault]
     ended = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda *_: ended.set()) for number in numbers]
     try:
         with broker:
-            for rule in rules:
-                broker.faults.add(**rule)
             addresses = [f"{protocol}://{address}" for protocol, address in broker.listeners.items()]
             where = ",".join(addresses) if listeners else broker.bootstrap_servers
             output.write(f"kcodec broker: {where} accepts requests\n".encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
 import textwrap
@@ -19,6 +20,8 @@ class CommandError(Exception):
     """A command cannot be run with its arguments. The text has the reason and the remedy."""
 
 
+#: The largest number of seconds or minutes of an option. In milliseconds, it fits into 64 bits.
+MAX_NUMBER = 10**12
 #: The beginning of the help of an option that only some actions have: "create, config: ...".
 _ACTIONS_OF_OPTION = re.compile(r"([a-z-]+(?:, [a-z-]+)*): ")
 
@@ -152,6 +155,18 @@ def offset_range(text: str) -> tuple[int | None, int | None]:
     if start is not None and end is not None and end < start:
         raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
     return start, end
+
+
+def number(text: str) -> float:
+    """Return a number of at least 0. Raise ArgumentTypeError for infinity, for NaN, and for a number that does not fit
+    into a request after it is converted to milliseconds."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and {MAX_NUMBER:,}")
+    return found
 
 
 def names(text: str) -> tuple[str, ...]:

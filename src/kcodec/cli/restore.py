@@ -181,9 +181,11 @@ class Plan:
 
     name: Name of the group. The transactional ids begin with it.
     new:  Topics to create.
+    counts: Number of partitions that each target needs, with those that have no segment in the source.
     """
 
     name: str
+    counts: dict[str, int] = field(default_factory=dict)
     parts: list[RestoredPartition] = field(default_factory=list)
     new: set[str] = field(default_factory=set)
     skipped_batches: int = 0
@@ -196,12 +198,19 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
         if renamed.setdefault(old, new) != new:
             raise UsageError(f"--map {old}=...: the topic {old} has two targets, {renamed[old]} and {new}; pass one")
     plan = Plan(options.name or _name_of(options.files))
-    for log in _logs(options, output):
+    logs, empty = _logs(options, output)
+    for log in logs:
         assert log.topic is not None
         assert log.partition is not None
         target = TopicPartition(renamed.get(log.topic, log.topic), log.partition)
         plan.parts.append(RestoredPartition(log, TopicPartition(log.topic, log.partition), target))
-    if unused := sorted(set(renamed) - {part.source.topic for part in plan.parts}):
+    for target in (part.target for part in plan.parts):
+        plan.counts[target.topic] = max(plan.counts.get(target.topic, 0), target.partition + 1)
+    for topic, partition in empty:
+        into = renamed.get(topic, topic)
+        if into in plan.counts:
+            plan.counts[into] = max(plan.counts[into], partition + 1)
+    if unused := sorted(set(renamed) - {part.source.topic for part in plan.parts} - {topic for topic, _ in empty}):
         raise CommandError(f"--map {unused[0]}=...: the source has no topic {unused[0]}")
     targets = [part.target for part in plan.parts]
     for part in plan.parts:
@@ -226,8 +235,10 @@ def _name_of(files: list[str]) -> str:
     return f"kcodec-restore-{hashlib.sha256(paths.encode()).hexdigest()[:12]}"
 
 
-def _logs(options: argparse.Namespace, output: Output) -> Iterator[Log]:
+def _logs(options: argparse.Namespace, output: Output) -> tuple[list[Log], list[TopicPartition]]:
+    """Return the partitions to restore, and those whose directories have no segment, which are reported."""
     found: list[Log] = []
+    empty: list[TopicPartition] = []
     internal: set[str] = set()
     known: set[str] = set()
     for file in options.files:
@@ -237,7 +248,12 @@ def _logs(options: argparse.Namespace, output: Output) -> Iterator[Log]:
             topics = [name for name in opened.topics if name not in INTERNAL_TOPICS]
             known.update(topics)
             wanted = [name for name in topics if not options.topic or name in options.topic]
-            found += [opened[name, number] for name in wanted for number in opened.topics[name]]
+            for place in (TopicPartition(name, number) for name in wanted for number in opened.topics[name]):
+                try:
+                    found.append(opened[place])
+                except FileNotFoundError as error:  # it has no segment yet, or the broker has deleted it
+                    output.say(f"kcodec: {error}; nothing is restored from it")
+                    empty.append(place)
         elif opened.topic is None or opened.partition is None:
             raise CommandError(f"{file}: the name must contain topic and partition, such as orders-0")
         else:
@@ -249,10 +265,11 @@ def _logs(options: argparse.Namespace, output: Output) -> Iterator[Log]:
         if name not in known:
             raise CommandError(f"unknown topic {name!r}{nearest(name, sorted(known))}")
     if not found:
-        raise CommandError(f"{options.files[0]}: no partition was found (internal topics are not restored)")
+        why = "no partition has a segment" if empty else "no partition was found (internal topics are not restored)"
+        raise CommandError(f"{options.files[0]}: {why}")
     if internal and not options.topic:
         output.say(f"kcodec: internal topics of Kafka left out: {', '.join(sorted(internal))}")
-    return (log for log in found if not options.topic or log.topic in options.topic)
+    return [log for log in found if not options.topic or log.topic in options.topic], empty
 
 
 def _count(part: RestoredPartition, options: argparse.Namespace, plan: Plan) -> None:
@@ -293,9 +310,7 @@ def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> N
     """Check or create the target topics, and check that they accept the records. In a dry run, create nothing."""
     from kcodec.client import NewTopic
 
-    needed: dict[str, int] = {}
-    for part in plan.parts:
-        needed[part.target.topic] = max(needed.get(part.target.topic, 0), part.target.partition + 1)
+    needed = plan.counts
     with make_admin(options) as admin:
         there = admin.list_topics()
         for topic, count in needed.items():

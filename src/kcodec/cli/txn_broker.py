@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cli.brokers import make_admin, needs_names, partial_results, refuse_names, say_errors
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
-from kcodec.cli.parser import CommandError, UsageError, nearest, standard_input, text_of_file
+from kcodec.cli.parser import CommandError, UsageError, nearest, number, standard_input, text_of_file
 from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, time_text, write_items
 from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of
 from kcodec.offsets import TopicPartition
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-transaction-timeout",
-        type=float,
+        type=number,
         metavar="MINUTES",
         help="find-hanging: minimum age (default: the longest transaction timeout that brokers allow)",
     )
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="abort: even if its coordinator still manages the transaction"
     )
     group.add_argument(
-        "--idle", type=float, default=60.0, metavar="SECONDS", help="strays: seconds without a write (default: 60)"
+        "--idle", type=number, default=60.0, metavar="SECONDS", help="strays: seconds without a write (default: 60)"
     )
     group.add_argument(
         "--handles",
@@ -68,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--longer-than",
-        type=float,
+        type=number,
         metavar="SECONDS",
         help="list: only transactions open for at least this duration (Kafka 3.8)",
     )
@@ -334,12 +334,12 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
         text = standard_input("redirect a file to it, or name a file with --handles").read()
     else:
         text = text_of_file(path)
-    for number, line in enumerate(text.splitlines(), 1):
+    for row, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 handle = TransactionHandle.from_json(line)
             except (ValueError, TypeError, KeyError) as error:
-                raise CommandError(f"{path}, line {number}: not a transaction handle: {error}") from error
+                raise CommandError(f"{path}, line {row}: not a transaction handle: {error}") from error
             yield handle.transactional_id, (handle.producer_id, handle.producer_epoch)
 
 

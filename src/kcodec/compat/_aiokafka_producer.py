@@ -383,6 +383,15 @@ class AIOKafkaProducer:
             raise IllegalOperation("You need to configure transaction_id to use transactions")
         self._need_started()
 
+    def _refuse_unknown_outcome(self) -> None:
+        """Raise IllegalOperation if a commit got no response. If it did not reach the coordinator, the next transaction
+        would abort it. aiokafka repeats the request until it gets a response, and raises AssertionError until then."""
+        if self._kcodec.is_outcome_unknown:
+            raise IllegalOperation(
+                "commit_transaction() got no response, so the transaction may be committed, aborted or still open: "
+                "repeat commit_transaction() before any other call of transactions"
+            )
+
     async def _step(self, call: Coroutine[Any, Any, None]) -> None:
         """Await a transaction call. A cancellation of the caller does not end the call."""
         step = self._loop.create_task(call)
@@ -397,19 +406,24 @@ class AIOKafkaProducer:
                 raise
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction."""
+        """Begin a transaction. Raise IllegalOperation if a commit got no response and was not repeated."""
         self._ensure_transactional()
+        self._refuse_unknown_outcome()
         with as_aiokafka_errors():
             await self._kcodec.begin_transaction()
 
     async def commit_transaction(self) -> None:
-        """Flush and commit. After an error that is not fatal, call `abort_transaction`."""
+        """Flush and commit. Raise KafkaTimeoutError if the commit got no response; its cause is an UnknownOutcomeError
+        of kcodec. Repeat this call then, to learn the outcome. After another error that is not fatal, call
+        `abort_transaction`."""
         self._ensure_transactional()
         await self._step(self._kcodec.commit_transaction())
 
     async def abort_transaction(self) -> None:
-        """Discard the records that are not sent, and abort."""
+        """Discard the records that are not sent, and abort. Raise IllegalOperation if a commit got no response and was
+        not repeated."""
         self._ensure_transactional()
+        self._refuse_unknown_outcome()
         await self._step(self._kcodec.abort_transaction())
 
     def transaction(self) -> TransactionContext:
@@ -420,6 +434,7 @@ class AIOKafkaProducer:
         """Commit offsets of a group with the transaction. As in aiokafka, the group does not check the generation of
         the consumer."""
         self._ensure_transactional()
+        self._refuse_unknown_outcome()
         if not self._kcodec.is_in_transaction:
             raise IllegalOperation("Not in the middle of a transaction")
         if not group_id or not isinstance(group_id, str):
@@ -440,6 +455,11 @@ class ServedProducer(Producer):
     def is_in_transaction(self) -> bool:
         """Whether records can be sent in a transaction."""
         return self._manager().state.name in {"IN_TRANSACTION", "ABORTABLE_ERROR"}
+
+    @property
+    def is_outcome_unknown(self) -> bool:
+        """Whether a commit got no response and was not repeated."""
+        return self._manager().state.name == "UNKNOWN_OUTCOME"
 
     @property
     def is_fatal(self) -> bool:

@@ -20,6 +20,7 @@ from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LOWEST_OFFSET,
     Tail,
+    base_offset_of,
     cut_error,
     is_zeros,
     stored_offset,
@@ -27,7 +28,7 @@ from kcodec.log.segment import (
     tail_of_cut,
     tail_of_refused,
 )
-from kcodec.log.storage import LOCAL, Storage
+from kcodec.log.storage import LOCAL, FileVersion, Storage
 from kcodec.log.timeline import HIGHEST_OFFSET, Verdict
 from kcodec.log.windows import WINDOW_BYTES, SegmentFile, WindowBuffer
 
@@ -68,7 +69,8 @@ class Anchor(NamedTuple):
 
 
 class SegmentReplacedError(Exception):
-    """The file of a byte range does not contain its anchor. Internal."""
+    """The file at this path does not contain the anchor of a byte range, or is another file, or does not exist.
+    Internal."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class ByteRange:
     is_rising:    Whether base offsets must increase, as in all segments except the active one.
     below_offset: First offset after the range; None if it is unknown.
     anchor:       A batch that the file must contain, if it may be replaced; None to read the file as it is.
+    version:      Version of the file when it was listed, if it may be replaced; None to read the file as it is.
     """
 
     path: str
@@ -89,6 +92,21 @@ class ByteRange:
     storage: Storage = field(default=LOCAL, repr=False)
     below_offset: int | None = None
     anchor: Anchor | None = None
+    version: FileVersion | None = field(default=None, repr=False, compare=False)
+
+    def open(self, *, fresh: bool, buffer: WindowBuffer) -> SegmentFile:
+        """Return the file. Raise SegmentReplacedError if it was replaced or removed since it was listed."""
+        try:
+            file = SegmentFile(self.path, self.storage, fresh=fresh, buffer=buffer, likely_end=self.end)
+        except FileNotFoundError as error:
+            if self.version is None:
+                raise
+            raise SegmentReplacedError(self.path) from error
+        found = None if self.version is None else file.version()
+        if self.version is not None and found is not None and self.version.is_replaced_by(found):
+            with file:
+                raise SegmentReplacedError(self.path)
+        return file
 
     @property
     def may_be_torn(self) -> bool:
@@ -163,9 +181,26 @@ class ChunkReader(Protocol):
         """Counts of what has been read so far."""
         ...
 
+    @property
+    def position(self) -> int:
+        """Offset after the batches whose records were returned."""
+        ...
+
     def chunks(self) -> Iterator[DecodedRecords]:
         """Return every chunk; to be called once."""
         ...
+
+
+@dataclass
+class _Before:
+    """What was read before files were replaced. `attempts` is the number of times in a row that nothing was read from
+    `position` on."""
+
+    counts: Counts = field(default_factory=Counts)
+    error: DecodeError | None = None
+    losses: list[Loss] = field(default_factory=list)
+    position: int = -1
+    attempts: int = 0
 
 
 class Chunks(Iterator[DecodedRecords]):
@@ -173,6 +208,8 @@ class Chunks(Iterator[DecodedRecords]):
 
     verdict: The outcome of transactions. options: As in ``Log.to_arrow``. walk_error: The corruption before which the
     ranges end, with on_error="stop". tail_loss: The torn tail before which the ranges end, with on_error="skip".
+    again: Returns the chunks from an offset on after a file was replaced or removed. Its arguments are the path of the
+    file, the offset, and the number of calls for this offset before. None if the files stay.
 
     With several threads ranges are read in parallel and returned in order. The records before a corrupt batch are
     returned before its error is raised. Files and threads are released at the end, by close(), and when the iterator is
@@ -188,6 +225,7 @@ class Chunks(Iterator[DecodedRecords]):
         threads: int = 1,
         walk_error: DecodeError | None = None,
         tail_loss: Loss | None = None,
+        again: Callable[[str, int, int], Chunks] | None = None,
     ) -> None:
         self._reading: ChunkReader = SequentialReader(ranges, verdict, options)
         if threads > 1:
@@ -197,6 +235,8 @@ class Chunks(Iterator[DecodedRecords]):
         self._walk_error = walk_error
         self._tail_loss = tail_loss
         self._is_read = False
+        self._again = again
+        self._before = _Before()
         # The generator has no reference to this object, so dropping the object ends the reading immediately.
         self._chunks = self._reading.chunks()
 
@@ -206,31 +246,48 @@ class Chunks(Iterator[DecodedRecords]):
         chunks = cls.__new__(cls)
         chunks._reading = reading
         chunks._walk_error, chunks._tail_loss, chunks._is_read = None, None, False
+        chunks._again, chunks._before = None, _Before()
         chunks._chunks = reading.chunks()
         return chunks
 
     def __next__(self) -> DecodedRecords:
-        try:
-            return next(self._chunks)
-        except StopIteration:
-            self._is_read = True
-            raise
+        while True:
+            try:
+                return next(self._chunks)
+            except StopIteration:
+                self._is_read = True
+                raise
+            except SegmentReplacedError as replaced:
+                path, again = str(replaced), self._again
+            assert again is not None
+            self._continue(again, path)
+
+    def _continue(self, again: Callable[[str, int, int], Chunks], path: str) -> None:
+        """Continue in the files that have replaced the file at `path`. All data in files before it has been read."""
+        before, position = self._before, max(self._reading.position, base_offset_of(path))
+        before.attempts = before.attempts + 1 if position == before.position else 0
+        other = again(path, position, before.attempts)
+        before.error = before.error or self._reading.error
+        before.losses += self._reading.losses
+        before.counts, before.position = sum_of_counts(before.counts, self._reading.counts), position
+        self._reading, self._chunks = other._reading, other._chunks
+        self._walk_error, self._tail_loss, self._again = other._walk_error, other._tail_loss, other._again
 
     @property
     def counts(self) -> Counts:
         """Counts of what has been read so far."""
-        return self._reading.counts
+        return sum_of_counts(self._before.counts, self._reading.counts)
 
     @property
     def error(self) -> DecodeError | None:
         """The first error that was skipped, or that ended reading, with on_error "skip" or "stop"."""
-        return self._reading.error or (self._walk_error if self._is_read else None)
+        return self._before.error or self._reading.error or (self._walk_error if self._is_read else None)
 
     @property
     def losses(self) -> tuple[Loss, ...]:
         """The losses so far with on_error="skip", in order: positions and offsets of skipped bytes."""
         tail = [] if self._tail_loss is None or not self._is_read else [self._tail_loss]
-        return (*self._reading.losses, *tail)
+        return (*self._before.losses, *self._reading.losses, *tail)
 
     def close(self) -> None:
         """Stop reading, and release files and threads."""
@@ -285,9 +342,7 @@ class SequentialReader:
             self._position = max(self._position, byte_range.first_offset)
             self._last_offset = max(self._last_offset, byte_range.first_offset - 1)
             fresh = self._options.binary_type == "binary_view"
-            with SegmentFile(
-                byte_range.path, byte_range.storage, fresh=fresh, buffer=self._buffer, likely_end=byte_range.end
-            ) as file:
+            with byte_range.open(fresh=fresh, buffer=self._buffer) as file:
                 if byte_range.anchor is not None and not byte_range.anchor.is_in(file):
                     raise SegmentReplacedError(byte_range.path)
                 above = self._last_offset if byte_range.is_rising else None

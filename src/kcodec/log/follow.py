@@ -112,6 +112,11 @@ class FollowingReader:
         """Counts of the records read so far, without those that are held back."""
         return self._counts if self._reading is None else sum_of_counts(self._counts, self._reading.counts)
 
+    @property
+    def position(self) -> int:
+        """Offset after the records that were returned."""
+        return self._position
+
     def chunks(self) -> Iterator[DecodedRecords]:
         """Yield each chunk when it is available. This may be called only once."""
         follow = self._follow

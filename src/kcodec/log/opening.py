@@ -13,7 +13,7 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
 from kcodec.log.segment import SEGMENT_NAME, Segment, is_last_segment
 from kcodec.log.storage import FileObject, Storage, storage_at
-from kcodec.log.swaps import has_segments, segments_at_start
+from kcodec.log.swaps import has_segments, listed_segments
 from kcodec.quantities import count_text
 
 # What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
@@ -47,7 +47,8 @@ def open_segment(
     check_crcs = checks_crcs(check_crcs, verify_crc)
     storage, file = storage_at(path, filesystem)
     is_object = isinstance(storage, FileObject)
-    if not storage.is_file(file):
+    entry = storage.entry(file)
+    if entry is None or entry.is_directory:
         raise FileNotFoundError(f"{file}: no such file")
     name, directory = storage.name(file), storage.parent(file)
     is_checkpoint = not is_object and name.endswith(CHECKPOINT_SUFFIX)
@@ -55,7 +56,7 @@ def open_segment(
         raise ValueError(f"{file}: the file is not a segment (.log); indexes and snapshots contain no records")
     named = SEGMENT_NAME.fullmatch(name)
     is_active = is_object or (not is_checkpoint and is_last_segment(file, storage))
-    segment = Segment(file, int(named[1]) if named else None, is_active, storage)
+    segment = Segment(file, int(named[1]) if named else None, is_active, storage, entry.version)
     from_name = _partition_of(storage, directory)
     if from_name is not None and (named or (topic is None and partition is None)):
         topic, partition = from_name
@@ -98,11 +99,9 @@ def partition_at(
     storage: Storage, directory: str, topic: str | None, partition: int | None, *, limits: DecodeLimits, **options: Any
 ) -> Log | None:
     """Return the log of a partition directory; None if it has no segment. options: those of Log."""
-    found = segments_at_start(storage, directory, limits)
-    if not found:
+    segments = listed_segments(storage, directory, limits)
+    if not segments:
         return None
-    last = found[-1][0]
-    segments = [Segment(storage.join(directory, name), base, base == last, storage) for base, name in found]
     topic, partition = _partition_of(storage, directory) or (topic, partition)
     return Log(directory, segments, topic=topic, partition=partition, limits=limits, **options)
 

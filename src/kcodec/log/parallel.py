@@ -68,6 +68,9 @@ class ParallelReader:
         self._verdict = verdict
         self._options = options
         self._threads = threads
+        start = verdict.log_start_offset
+        #: Offset after the batches whose records were returned.
+        self.position = start if options.start_offset is None else max(start, options.start_offset)
         self._own = local()  # a window buffer for each thread
 
     def chunks(self) -> Iterator[DecodedRecords]:
@@ -77,6 +80,7 @@ class ParallelReader:
             self.error = self.error or reader.error
             self.losses += reader.losses
             yield from decoded
+            self.position = max(self.position, reader.position)
             if failure is not None:
                 raise failure
             if reader.is_ended:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
 from kcodec.arguments import suggesting
@@ -25,9 +27,10 @@ from kcodec.log.chunks import (
 from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
-from kcodec.log.segment import ZEROS, Segment, Tail, walk_headers
-from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments
+from kcodec.log.segment import ZEROS, Segment, Tail, base_offset_of, walk_headers
+from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
 from kcodec.log.storage import Storage
+from kcodec.log.swaps import stable_segments
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.timestamps import warn_of_unit
 
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
     from kcodec.log.check.findings import Finding
     from kcodec.log.snapshots import ProducerState
     from kcodec.log.timeline_picture import TimelinePicture
+
+
+#: Number of times in a row that the segments are listed again before a read gives up.
+MAX_LISTINGS = 5
+Result = TypeVar("Result")
 
 
 class Log:
@@ -48,7 +56,8 @@ class Log:
     Reading advances a position as Java's consumer does: records below the log start are left out, and no offset is
     returned twice. The end markers in all segments determine the outcome of transactions. The headers of all batches
     are read when this is first needed, and again if batches were appended to the last segment since. The log does not
-    include segments that a broker creates later: open the log again, or use follow=True.
+    include segments that a broker creates later: open the log again, or use follow=True. If the log cleaner replaces
+    local files while they are read, the segments are listed again, and reading continues with the next offset.
     """
 
     def __init__(
@@ -102,7 +111,7 @@ class Log:
     @property
     def size_in_bytes(self) -> int:
         """Current size of all segments in bytes."""
-        return sum(segment.size_in_bytes for segment in self.segments)
+        return self._relisting(lambda: sum(segment.size_in_bytes for segment in self.segments))
 
     @property
     def log_start_offset(self) -> int:
@@ -201,7 +210,7 @@ class Log:
         """
         from kcodec.log.producers import producer_states
 
-        return producer_states(self.segments, self.log_end_offset, self._limits)
+        return self._relisting(lambda: producer_states(self.segments, self.log_end_offset, self._limits))
 
     def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True, on_error: str = "raise") -> int | None:
         """Return the offset of the first record with a timestamp (ms) at or above `timestamp`; None without such a
@@ -218,6 +227,9 @@ class Log:
             "timestamp", timestamp, INT64_MIN, INT64_MAX, expected="an int, in milliseconds since 1970"
         )
         warn_of_unit("timestamp", timestamp)
+        return self._relisting(partial(self._offset_for_timestamp, timestamp, use_index, on_error))
+
+    def _offset_for_timestamp(self, timestamp: int, use_index: bool, on_error: str) -> int | None:
         start = self.log_start_offset
         use_index = use_index and on_error == "raise"
         if use_index and self._check_crcs and self._kept_timeline("raise") is None:
@@ -365,39 +377,51 @@ class Log:
             return RecordsStream(partial(self._follow, following), options)
         if (timeout, stop) != (None, None):
             raise ValueError("timeout and stop need follow=True")
-        return RecordsStream(self._read if threads == 1 else partial(self._read_parallel, threads), options)
+        return RecordsStream(partial(self._read, threads), options)
 
-    def _read_parallel(self, threads: int, options: StreamOptions) -> Chunks:
+    def _read(self, threads: int, options: StreamOptions) -> Chunks:
+        plan = self._plan if threads == 1 else self._plan_parallel
+        ranges, verdict, timeline = self._relisting(partial(plan, options))
+        error, tail = _walk_error(timeline, options), _tail_loss(timeline, options)
+        again = partial(self._read_again, threads, options)
+        return Chunks(ranges, verdict, options, threads=threads, walk_error=error, tail_loss=tail, again=again)
+
+    def _read_again(self, threads: int, options: StreamOptions, path: str, position: int, attempts: int) -> Chunks:
+        """Return the chunks from an offset on after the file at `path` was replaced or removed."""
+        self._list_again(path)
+        if attempts >= MAX_LISTINGS:  # the storage numbers a file again each time, so the files are not checked
+            self.segments = tuple(replace(segment, version=None) for segment in self.segments)
+        return self._read(threads, replace(options, start_offset=position))
+
+    def _plan_parallel(self, options: StreamOptions) -> tuple[list[ByteRange], Verdict, Timeline | None]:
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
         timeline = self._timeline(options.on_error)
         splits = cut_segments(timeline.segments, self.storage.range_bytes, None, start, end)
-        ranges = [split.byte_range for split in splits]
-        verdict = self._verdict(options.isolation_level, timeline)
-        error, tail = _walk_error(timeline, options), _tail_loss(timeline, options)
-        return Chunks(ranges, verdict, options, threads=threads, walk_error=error, tail_loss=tail)
+        versions = {walked.segment.path: walked.segment.version for walked in timeline.segments}
+        ranges = [replace(split.byte_range, version=versions[split.path]) for split in splits]
+        return ranges, self._verdict(options.isolation_level, timeline), timeline
 
     def _follow(self, follow: FollowOptions, options: StreamOptions) -> Chunks:
         from kcodec.log.follow import follow_segments
 
         return follow_segments(self.path, self.segments, options, follow, self.log_start_offset)
 
-    def _read(self, options: StreamOptions) -> Chunks:
+    def _plan(self, options: StreamOptions) -> tuple[list[ByteRange], Verdict, Timeline | None]:
         # A corrupt base offset misleads the search for an offset.
         is_searched = options.on_error == "skip" and options.start_offset is not None
         is_walked = options.isolation_level == "read_committed" or not self._check_crcs or is_searched
         timeline = self._timeline(options.on_error) if is_walked else None
         ranges = list(self._byte_ranges(options, timeline))
-        verdict = self._verdict(options.isolation_level, timeline)
-        error, tail = _walk_error(timeline, options), _tail_loss(timeline, options)
-        return Chunks(ranges, verdict, options, walk_error=error, tail_loss=tail)
+        return ranges, self._verdict(options.isolation_level, timeline), timeline
 
     def _byte_ranges(self, options: StreamOptions, timeline: Timeline | None) -> Iterator[ByteRange]:
         """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
         names."""
         start = max(self.log_start_offset, options.start_offset or 0)
         walked = None if timeline is None else timeline.segments
-        for index, segment in enumerate(self.segments):
-            following = self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None
+        segments = self.segments if walked is None else [each.segment for each in walked]
+        for index, segment in enumerate(segments):
+            following = segments[index + 1].base_offset if index + 1 < len(segments) else None
             if following is not None and following <= start:
                 continue
             base = segment.base_offset or 0
@@ -410,7 +434,47 @@ class Log:
             elif start > base:
                 place = position_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            yield ByteRange(segment.path, place.position, end, place.first_offset, rising, storage, following)
+            place_of = segment.path, place.position, end, place.first_offset, rising, storage, following
+            yield ByteRange(*place_of, version=segment.version)
+
+    # Segments that are replaced
+
+    def _relisting(self, call: Callable[[], Result]) -> Result:
+        """Return the result of `call`. If the log cleaner has removed a segment since it was listed, list the segments
+        again, and repeat the call."""
+        for _ in range(MAX_LISTINGS):
+            try:
+                return call()
+            except FileNotFoundError:
+                missing = next((one.path for one in self.segments if not self.storage.is_file(one.path)), None)
+                if missing is None:  # a file was renamed to this path in the meantime
+                    continue
+                self._list_again(missing)
+        return call()
+
+    def _list_again(self, path: str) -> None:
+        """List the segments again after the file at `path` was replaced or removed.
+
+        Raise FileNotFoundError if its data was deleted. The log cleaner merges a segment that it removes into the
+        segment before it, which is then another file.
+        """
+        before = {segment.path: segment.version for segment in self.segments}
+        if self.path == self.segments[0].path:  # only this file
+            entry = self.storage.entry(self.path)
+            found = [] if entry is None else [replace(self.segments[0], version=entry.version)]
+        else:
+            found = stable_segments(self.storage, self.path, self._limits)
+        base = base_offset_of(path)
+        reaching = [segment for segment in found if (segment.base_offset or 0) <= base]
+        last = reaching[-1] if reaching else None
+        version = None if last is None else last.version
+        # A storage without versions cannot show whether data was merged into the segment before.
+        if last is None or (last.path != path and (version is None or version.is_same(before.get(last.path)))):
+            raise FileNotFoundError(
+                f"{path}: the segment was deleted while the log was read, and its data from offset {base} on was not "
+                "read; open the log again to continue with the remaining data"
+            )
+        self.segments, self._timelines = tuple(found), {}
 
     # Transactions
 
@@ -445,17 +509,30 @@ class Log:
         """
         max_bytes = checked_integer("max_bytes", max_bytes, 1)
         start = max(self.log_start_offset, start_offset or 0)
-        return list(cut_segments(self._timeline(on_error).segments, max_bytes, self._limits, start, end_offset))
+        timeline = self._timeline(on_error)
+        splits = list(cut_segments(timeline.segments, max_bytes, self._limits, start, end_offset))
+        tail = _tail_of(timeline)
+        if tail is None or (end_offset is not None and end_offset <= tail.first_offset):
+            return splits
+        if not splits and on_error == "skip":  # the log has only a torn tail
+            offset, storage = tail.first_offset, self.storage
+            splits.append(Split(tail.path, tail.position, tail.position, offset, offset, -1, True, storage))
+        return [*splits[:-1], *(replace(last, tail=tail) for last in splits[-1:])]
 
     def _timeline(self, on_error: str = "raise") -> Timeline:
         check_on_error(on_error)
         timeline = self._kept_timeline(on_error)
         if timeline is None:
-            with self.segments[-1].open() as file:  # not every filesystem reports the size of a file that is not open
-                size = file.size()
-            timeline = walk_segments(self.segments, self._limits, on_error)
+            timeline, size = self._relisting(partial(self._walked, on_error))
             self._timelines[on_error] = timeline, size
         return timeline
+
+    def _walked(self, on_error: str) -> tuple[Timeline, int]:
+        """Return the result of a walk, and the size of the last segment before it."""
+        segments = self.segments
+        with segments[-1].open() as file:  # not every filesystem reports the size of a file that is not open
+            size = file.size()
+        return walk_segments(segments, self._limits, on_error), size
 
     def _kept_timeline(self, on_error: str) -> Timeline | None:
         """Return the result of an earlier walk; None if this is the first one, or if batches were appended since.
@@ -492,11 +569,13 @@ def _walk_error(timeline: Timeline | None, options: StreamOptions) -> DecodeErro
 
 def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None:
     """Return the loss of a torn tail before which a walk has ended; None if no requested offset can be in it."""
-    if timeline is None or options.on_error != "skip":
+    return None if timeline is None else tail_between(_tail_of(timeline), options)
+
+
+def _tail_of(timeline: Timeline) -> Loss | None:
+    """Return the loss of the torn tail before which a walk has ended; None if there is no torn tail."""
+    walked, first = timeline.segments[-1], timeline.next_offset or 0
+    tail = walked.tail
+    if tail is None or tail.reason == ZEROS:
         return None
-    walked, end = timeline.segments[-1], options.end_offset
-    next_offset, tail = timeline.next_offset or 0, walked.tail
-    if tail is None or tail.reason == ZEROS or (end is not None and end <= next_offset):
-        return None
-    first = max(next_offset, options.start_offset or 0)
     return Loss(walked.segment.path, tail.position, tail.position + tail.remaining_bytes, first, None, tail.reason)

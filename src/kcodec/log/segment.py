@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kcodec._fast import RecordBatch, crc32c, find_provable, header_at
 from kcodec.errors import CorruptBatchError, DecodeError, TruncatedError
 from kcodec.limits import DecodeLimits
-from kcodec.log.storage import LOCAL, Storage
+from kcodec.log.storage import LOCAL, FileVersion, Storage
 from kcodec.log.windows import WINDOW_BYTES, HeaderWindows, SegmentFile
 
 SEGMENT_NAME = re.compile(r"(\d{20})\.log")
@@ -44,12 +44,14 @@ class Segment:
     base_offset: From its name; None for another name.
     is_active:   Whether it is the last segment, whose tail may be torn.
     storage:     The storage of its path.
+    version:     Version of the file when it was listed; None if it is unknown.
     """
 
     path: str
     base_offset: int | None
     is_active: bool
     storage: Storage = field(default=LOCAL, repr=False)
+    version: FileVersion | None = field(default=None, repr=False, compare=False)
 
     @property
     def size_in_bytes(self) -> int:
@@ -65,6 +67,12 @@ class Segment:
         """Return the file, for a ``with`` block. `likely_end` is a hint for object stores: the position at which
         reading will end."""
         return SegmentFile(self.path, self.storage, likely_end=likely_end)
+
+
+def base_offset_of(path: str) -> int:
+    """Return the base offset in the name of a segment, or of a ``.swap`` file; 0 for another name."""
+    found = re.search(r"(\d{20})\.log(\.swap)?$", path)
+    return int(found[1]) if found else 0
 
 
 def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:

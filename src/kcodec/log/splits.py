@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kcodec.arguments import refuse_misspelled, take_renamed
 from kcodec.limits import DecodeLimits
 from kcodec.log.chunks import ByteRange, Chunks, StreamOptions
-from kcodec.log.salvage import ResumePositions
+from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.segment import Segment, walk_headers
 from kcodec.log.storage import LOCAL, Storage
 from kcodec.log.timeline import RANGE_BYTES, Verdict, WalkedRange, WalkedSegment, parts_reaching
@@ -30,6 +30,7 @@ class Split:
     is_active:     Whether it belongs to the active segment, whose torn tail is left out.
     storage:       The storage of its path.
     below_offset:  Base offset of the next segment; None in the last segment.
+    tail:          Of the last split, the loss of the torn tail after it; None without one.
     """
 
     path: str
@@ -41,6 +42,7 @@ class Split:
     is_active: bool
     storage: Storage = field(default=LOCAL, repr=False)
     below_offset: int | None = None
+    tail: Loss | None = None
 
     @property
     def size_in_bytes(self) -> int:
@@ -49,7 +51,7 @@ class Split:
 
     @property
     def byte_range(self) -> ByteRange:
-        """The range in the form for Chunks."""
+        """The range in the form for Chunks. If the file was replaced, it is read as it is."""
         start, end = self.start_position, self.end_position
         rising = not self.is_active
         return ByteRange(self.path, start, end, self.first_offset, rising, self.storage, self.below_offset)
@@ -155,10 +157,21 @@ def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     """Yield the records of a split, for example in another process. `verdict` is the Verdict of its partition.
 
     options: Those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
-    microseconds, NULL if a record has no headers, nullable columns). Only the file of the range is opened.
+    microseconds, NULL if a record has no headers, nullable columns). Only the file of the range is opened. With
+    on_error="skip", the last split of a log lists a torn tail among its losses, as the other readers do.
     """
     take_renamed(options, "verify_crc", "check_crcs")
     known = [option.name for option in fields(StreamOptions)]
     for name in options.keys() - known:
         refuse_misspelled(name, known, "read_split()")
-    return Chunks([split.byte_range], verdict, StreamOptions(**options))
+    checked = StreamOptions(**options)
+    return Chunks([split.byte_range], verdict, checked, tail_loss=tail_between(split.tail, checked))
+
+
+def tail_between(tail: Loss | None, options: StreamOptions) -> Loss | None:
+    """Return the loss of a torn tail as a reader with these options lists it; None if it does not list it."""
+    if tail is None or options.on_error != "skip":
+        return None
+    if options.end_offset is not None and options.end_offset <= tail.first_offset:
+        return None
+    return replace(tail, first_offset=max(tail.first_offset, options.start_offset or 0))

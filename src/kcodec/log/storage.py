@@ -13,6 +13,7 @@ import posixpath
 import re
 import stat
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 
 # Bytes of a file that one thread takes at a time.
 LOCAL_RANGE_BYTES = 2 << 20
+# The time of a change may be earlier than the clock by less than this.
+CLOCK_NS = 50_000_000
 
 
 # scheme://..., as pyarrow and fsspec write addresses; one letter is a drive.
@@ -54,12 +57,45 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
     return storage, storage.within(path)
 
 
+class FileVersion(NamedTuple):
+    """What distinguishes a file from another one that has replaced it at the same path.
+
+    device, number: Those of the file. A file that is created later may get the number of a deleted one.
+    size, modified_ns: Size, and time of the last change. The log cleaner gives a new segment the time of an old one.
+    seen_ns: Time at which this was read.
+    """
+
+    device: int
+    number: int
+    size: int
+    modified_ns: int
+    seen_ns: int
+
+    def is_same(self, other: FileVersion | None) -> bool:
+        """Return whether this is the same file, and was not changed."""
+        return other is not None and self[:4] == other[:4]
+
+    def is_replaced_by(self, other: FileVersion) -> bool:
+        """Return whether `other`, which was seen later at the path, is another file. A file that was written or
+        truncated in the meantime is the same one."""
+        if self[:2] != other[:2]:
+            return True
+        return not self.is_same(other) and other.modified_ns < self.seen_ns - CLOCK_NS
+
+
+def _version_of(found: os.stat_result) -> FileVersion | None:
+    if not found.st_ino:  # Windows does not always report it
+        return None
+    return FileVersion(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, time.time_ns())
+
+
 class Entry(NamedTuple):
-    """One name in a directory. `size_in_bytes` is -1 if the storage does not report it."""
+    """One name in a directory. `size_in_bytes` is -1, and `version` None, if the storage does not report it."""
 
     name: str
     is_directory: bool
     size_in_bytes: int
+    version: FileVersion | None = None
 
 
 class OpenFile(ABC):
@@ -74,6 +110,10 @@ class OpenFile(ABC):
     def size(self) -> int:
         """Return the number of bytes in the file: the present number if it is known, otherwise the number at the
         opening."""
+
+    def version(self) -> FileVersion | None:
+        """Return the version of the file; None if the storage does not report it."""
+        return None
 
     @abstractmethod
     def read_into(self, window: memoryview, position: int) -> int:
@@ -193,6 +233,10 @@ class LocalFile(OpenFile):
         """Return the number of bytes in the file now."""
         return os.fstat(self._descriptor).st_size
 
+    def version(self) -> FileVersion | None:
+        """Return the version of the file now."""
+        return _version_of(os.fstat(self._descriptor))
+
     def read_into(self, window: memoryview, position: int) -> int:
         """Read with one call to the system."""
         try:
@@ -220,7 +264,7 @@ class LocalStorage(Storage):
             found = file.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return Entry(file.name, file.is_dir(), found.st_size)
+        return Entry(file.name, stat.S_ISDIR(found.st_mode), found.st_size, _version_of(found))
 
     def list(self, directory: str) -> list[Entry]:
         """Return the entries of a directory. Leave out files that are removed meanwhile."""
@@ -228,7 +272,8 @@ class LocalStorage(Storage):
         with os.scandir(directory) as entries:
             for entry in entries:
                 try:
-                    found.append(Entry(entry.name, entry.is_dir(), entry.stat().st_size))
+                    status = entry.stat()
+                    found.append(Entry(entry.name, entry.is_dir(), status.st_size, _version_of(status)))
                 except FileNotFoundError:
                     continue
         return found

@@ -26,6 +26,7 @@ reader determines the segments in the same way again.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,6 +41,9 @@ SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
 
 # Number of listings in a row after which a .swap file is considered to be left by a broker that failed.
 SWAP_LOOKS = 10
+# Number of listings, and the pause between two of them, until the segments are the same in two listings in a row.
+STABILITY_LOOKS = 100
+STABILITY_SECONDS = 0.01
 
 
 class SegmentName(NamedTuple):
@@ -85,6 +89,30 @@ def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) ->
                 reason = overlap(before.name, reach - 1, behind.base_offset)
                 raise DecodeError(reason, path=storage.join(directory, behind.name))
     return found
+
+
+def listed_segments(storage: Storage, directory: str, limits: DecodeLimits) -> list[Segment]:
+    """Return the same as segments, with the versions of their files."""
+    found = segments_at_start(storage, directory, limits)
+    versions = {entry.name: entry.version for entry in storage.list(directory)}
+    return [
+        Segment(storage.join(directory, name), base, base == found[-1].base_offset, storage, versions.get(name))
+        for base, name in found
+    ]
+
+
+def stable_segments(storage: Storage, directory: str, limits: DecodeLimits) -> list[Segment]:
+    """Return the segments of a directory in which the cleaner is replacing some, when it has replaced them. If it does
+    not finish in time, return the segments that a broker has after its start."""
+    found: list[Segment] | None = None
+    for _ in range(STABILITY_LOOKS):
+        before, found = found, None
+        if not any(SWAP_NAME.fullmatch(name) for name in _files(storage, directory)):
+            found = listed_segments(storage, directory, limits)
+            if found == before:
+                return found
+        time.sleep(STABILITY_SECONDS)
+    return listed_segments(storage, directory, limits)
 
 
 def _named(pattern: re.Pattern[str], files: list[str]) -> list[SegmentName]:

@@ -10,7 +10,7 @@ from copy import copy
 from types import TracebackType
 
 from kcodec.errors import TruncatedError
-from kcodec.log.storage import LOCAL, Storage
+from kcodec.log.storage import LOCAL, FileVersion, Storage
 
 # Between these a window stays in the second-level cache together with what is made of it; 8 MB and more fall out of it.
 WINDOW_BYTES = 1 << 20
@@ -72,6 +72,10 @@ class SegmentFile:
     def size(self) -> int:
         """Return the number of bytes in the file now; in an object store, when it was opened."""
         return self._file.size()
+
+    def version(self) -> FileVersion | None:
+        """Return the version of the open file; None if the storage does not report it."""
+        return self._file.version()
 
     def read(self, position: int, size: int) -> memoryview:
         """Return `size` bytes from byte `position` on, valid until the next read. Raise TruncatedError past its end."""

@@ -17,7 +17,6 @@ from kcodec.errors import (
     DeliveryErrors,
     KcodecError,
     TopicDeliveryError,
-    TransportError,
     one_line,
 )
 
@@ -41,7 +40,7 @@ class Failure:
 
     count:  Number of records whose error was not retrieved.
     logged: Number of these records that the log has reported.
-    is_uncertain: Whether they were sent and got no response, so that brokers may have stored them.
+    is_uncertain: Whether brokers may have stored them, because a request got no response, for example.
     """
 
     topic: str
@@ -66,6 +65,7 @@ class Failure:
         error = TopicDeliveryError(
             self.describe(self.count), topic=self.topic, kind=self.kind, count=self.count, remedy=remedy
         )
+        error.possibly_sent = self.is_uncertain
         error.__cause__ = self.error
         return error
 
@@ -85,7 +85,7 @@ class Failures:
     def add(self, topic: str, error: BaseException, count: int) -> Failure:
         """Count records that failed with this error."""
         kind = error.name if isinstance(error, BrokerError) else type(error).__name__
-        is_uncertain = isinstance(error, TransportError) and error.possibly_sent
+        is_uncertain = isinstance(error, KcodecError) and error.possibly_sent
         failure = self._open.get((topic, kind, is_uncertain))
         if failure is None:
             failure = Failure(topic, kind, error, is_uncertain=is_uncertain)

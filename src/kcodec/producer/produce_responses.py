@@ -16,13 +16,14 @@ records were rejected), KIP-951 (the new leader in the response), and the observ
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID, STALE_LEADER_CODES
-from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
+from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.network.metrics import Metrics, are_ignored
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -369,8 +370,8 @@ class ProduceResponses:
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight
-        if uncertain and isinstance(error, AuthenticationError):
-            error = _refused_after_sent(error)
+        if uncertain and isinstance(error, KcodecError) and not error.possibly_sent:
+            error = _failed_after_sent(error)
         if queue is not None and not in_flight:
             self._lose_probe(queue, batch)
         if queue is not None and batch.is_numbered and batch.identity == queue.identity:
@@ -413,9 +414,18 @@ class ProduceResponses:
                 self.metrics.count("producer.failures")
 
 
-def _refused_after_sent(error: AuthenticationError) -> TransportError:
-    """Return the error of a batch that fails because of a refused login and that an earlier attempt may have written.
-    An AuthenticationError would mean that the batch was not sent."""
+def _failed_after_sent(error: KcodecError) -> KcodecError:
+    """Return the error of a batch that fails with `error` and that a broker may have written nevertheless: a copy with
+    `possibly_sent`, because other batches may share `error`. A refused login becomes a TransportError, as an
+    AuthenticationError would mean that the batch was not sent."""
+    if not isinstance(error, AuthenticationError):
+        marked = copy.copy(error)
+        marked.possibly_sent = True
+        marked.__cause__ = error.__cause__
+        if isinstance(marked, BrokerError):
+            marked.reason = f"{marked.reason}; the broker may have stored the record"
+            marked.args = (marked.reason,)
+        return marked
     failure = TransportError(
         f"an earlier attempt may have written the record, and the next one failed: {error.reason}",
         possibly_sent=True,

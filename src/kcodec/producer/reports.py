@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from kcodec.errors import TransportError
+from kcodec.errors import KcodecError
 from kcodec.producer.failures import MAX_SHOWN, records_text
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class CloseReport:
                     batches.extend(piece for _, piece, _ in batch.pieces)
                 elif batch.is_done and batch.error is None:
                     delivered += batch.unfinished_records
-                elif isinstance(batch.error, TransportError) and batch.error.possibly_sent:
+                elif isinstance(batch.error, KcodecError) and batch.error.possibly_sent:
                     uncertain += batch.unfinished_records
                 else:
                     failed += batch.unfinished_records

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import secrets
-import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from kcodec.security.option_names import MECHANISM_OPTIONS, OAUTHBEARER_OPTIONS,
 from kcodec.security.sasl import authenticate, plain
 from kcodec.security.scram import NONCE_BYTES, Scram
 from kcodec.security.secret import Secret
-from kcodec.security.tls import make_context
+from kcodec.security.tls import TlsContext
 
 _PASSWORD_REMEDY = "check sasl_plain_username and sasl_plain_password"
 _TOKEN_REMEDY = (
@@ -208,14 +207,9 @@ def _token_source(options: Mapping[str, object]) -> TokenSource:
     return TokenSource(credentials, credentials.name)
 
 
-def _endpoint_context(options: Mapping[str, object]) -> ssl.SSLContext | None:
+def _endpoint_context(options: Mapping[str, object]) -> TlsContext | None:
     cafile = options.get("sasl_oauthbearer_ssl_cafile")
-    if cafile is None:
-        return None
-    try:
-        return make_context({"ssl_cafile": cafile})
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"sasl_oauthbearer_{error}") from None
+    return None if cafile is None else TlsContext({"ssl_cafile": cafile}, prefix="sasl_oauthbearer_")
 
 
 class AwsMskIam(Mechanism):

@@ -21,6 +21,7 @@ from kcodec.errors import AuthenticationError
 from kcodec.security.oauthbearer import FetchedToken, TransientTokenError, as_number, lifetime_of
 from kcodec.security.sasl import is_loopback, json_object, shown
 from kcodec.security.secret import Secret
+from kcodec.security.tls import TlsContext
 
 #: Seconds for which the provider may be silent.
 SILENCE_SECONDS = 10.0
@@ -40,6 +41,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class ClientCredentials:
     """A client of a token endpoint, with its own credentials. A call blocks until there is a token.
 
+    context:    TLS context for https, None for the authorities of the system. A TlsContext reads changed files again.
     allow_http: allow plain http to other machines, which shows the secret to the network.
 
     Raise ValueError for an endpoint that is not such a URL. A call raises AuthenticationError if the endpoint refuses
@@ -53,7 +55,7 @@ class ClientCredentials:
         client_secret: Secret,
         *,
         scope: str | None = None,
-        context: ssl.SSLContext | None = None,
+        context: ssl.SSLContext | TlsContext | None = None,
         allow_http: bool = False,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -74,12 +76,8 @@ class ClientCredentials:
         self._client_secret = client_secret
         self._scope = scope
         self._wall_clock = wall_clock
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if parts.scheme == "https":
-            handlers.append(urllib.request.HTTPSHandler(context=context or ssl.create_default_context()))
-        if local:
-            handlers.append(urllib.request.ProxyHandler({}))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._context = (context or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._is_local = local
 
     def __repr__(self) -> str:
         return f"<ClientCredentials {self._client_id!r} at {self.name}>"
@@ -87,7 +85,7 @@ class ClientCredentials:
     def __call__(self) -> FetchedToken:
         """Request a token, wait for the response and check it."""
         try:
-            with self._opener.open(self._request(), timeout=SILENCE_SECONDS) as response:
+            with self._opener().open(self._request(), timeout=SILENCE_SECONDS) as response:
                 body = self._read(response)
         except urllib.error.HTTPError as error:
             with error:
@@ -99,6 +97,16 @@ class ClientCredentials:
         except (OSError, http.client.HTTPException) as error:
             self._unreachable(error)
         return self._token(body)
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Return an opener for one request, as the files of its TLS context may have changed."""
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if self._context is not None:
+            context = self._context.current() if isinstance(self._context, TlsContext) else self._context
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        if self._is_local:
+            handlers.append(urllib.request.ProxyHandler({}))
+        return urllib.request.build_opener(*handlers)
 
     def _request(self) -> urllib.request.Request:
         form = {"grant_type": "client_credentials"}

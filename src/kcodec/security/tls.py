@@ -99,14 +99,17 @@ class TlsContext:
     If changed files cannot be used, for example because the certificate has been replaced and its key has not, a
     warning is logged, and the previous context is used until the files change again.
 
+    prefix: Text before the names of the options in errors and warnings.
+
     Raise the errors of `make_context`.
     """
 
-    def __init__(self, options: Mapping[str, object]) -> None:
+    def __init__(self, options: Mapping[str, object], *, prefix: str = "") -> None:
+        self._prefix = prefix
         self._options = {name: options[name] for name in TLS_OPTIONS if options.get(name) is not None}
         self._paths = [Path(str(self._options[name])) for name in FILE_OPTIONS if name in self._options]
         self._versions = self._refused = self._files()
-        self._context = make_context(self._options)
+        self._context = self._make()
         if isinstance(password := self._options.get("ssl_password"), str):
             self._options["ssl_password"] = Secret(password)
 
@@ -115,7 +118,7 @@ class TlsContext:
         found = self._files()
         if found != self._versions:
             try:
-                self._context, self._versions = make_context(self._options), found
+                self._context, self._versions = self._make(), found
             except (OSError, ValueError) as error:
                 if found != self._refused:
                     log.warning("the changed TLS files cannot be used, so the previous ones stay in use: %s", error)
@@ -123,6 +126,14 @@ class TlsContext:
             else:
                 log.info("the TLS files have changed and were read again")
         return self._context
+
+    def _make(self) -> ssl.SSLContext:
+        try:
+            return make_context(self._options)
+        except (ValueError, TypeError) as error:
+            if not self._prefix:
+                raise
+            raise type(error)(f"{self._prefix}{error}") from None
 
     def _files(self) -> list[tuple[int, int, int] | None]:
         """Return what identifies the content of each file, None for a file that is missing."""

@@ -17,6 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec.errors import TransportError
@@ -47,6 +48,8 @@ else:
 T = TypeVar("T")
 #: Tasks that send without a pause let the event loop run after this time.
 SUSPEND_SECONDS = 0.05
+#: The largest number of waiting tasks that are woken together.
+MOST_WOKEN = 256
 
 
 def core_lock(io_loop: IoLoop) -> threading.RLock:
@@ -310,7 +313,11 @@ class TransactionCommit(CommitResult):
 class _SpaceQueue:
     """The tasks that wait for buffer space, in the order in which they began to wait. Only the first one gets space, so
     that other tasks, which send without a wait in between, cannot take all of it. Released space wakes only the first
-    task, which wakes the next one when it leaves the queue.
+    task, which wakes the next ones when it leaves the queue: one at first, and more the more of them have got space.
+
+    Tasks also wait here when tasks have sent for SUSPEND_SECONDS without letting the event loop run. If thousands of
+    tasks send at the same time, asyncio starts all of them before it runs anything else. They then send in steps of
+    about this duration.
 
     The core refers to this object and not to the producer, so that a producer without other references is collected.
     """
@@ -321,6 +328,8 @@ class _SpaceQueue:
         #: Whether there was no space for the first one. Otherwise it is about to try, and batches may linger and grow.
         self._is_short = False
         self._busy_since: float | None = None
+        #: Number of tasks that the next one to leave wakes.
+        self._woken = 1
 
     def is_first(self, waiter: object) -> bool:
         return next(iter(self.waiting)) is waiter
@@ -337,7 +346,19 @@ class _SpaceQueue:
             del self.waiting[waiter]
             self._count()
             if was_first:
-                self.wake_first()
+                self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Let the next tasks try to get space, unless the first of them was woken already."""
+        if self.waiting and not next(iter(self.waiting.values())).done():
+            for future in islice(self.waiting.values(), self._woken):
+                if not future.done():
+                    future.set_result(None)
+            self._woken = min(2 * self._woken, MOST_WOKEN)
+
+    def resume(self) -> None:
+        """Let the first tasks continue after the event loop has run."""
+        asyncio.get_running_loop().call_soon(self._wake_next)
 
     def wake_first(self) -> None:
         """Let the first task try to get space."""
@@ -351,12 +372,16 @@ class _SpaceQueue:
         self._is_short = True  # if `put` itself runs the sender, space that this releases wakes the task
         self._count()
         self.accumulator.memory.must_queue = False
-        self._busy_since = None  # this task has just waited
+        busy_since, self._busy_since = self._busy_since, None  # the caller has looked whether it must pause
         try:
             done = put()
             self._is_short = done is None
+            if self._is_short:
+                self._woken = 1
             return done
         finally:
+            if busy_since is not None:
+                self._busy_since = busy_since
             self._count()
 
     def _count(self) -> None:
@@ -412,13 +437,18 @@ class ProducerBase(ClientBase):
         """Call `put` until it finds buffer space, and return its result. Return None after max_block_ms."""
         deadline = time.monotonic() + self._core.settings.max_block
         space, waiter = self._space, object()
-        if space.must_pause():
-            await asyncio.sleep(0)
         is_late = False
         try:
             while True:
                 freed = space.enter(waiter)  # before `put`, which may itself release space
-                if space.is_first(waiter) and (done := space.put_first(put)) is not None:
+                if not space.is_first(waiter):
+                    await freed  # the first task stops waiting by its own deadline, which is earlier
+                    continue
+                if space.must_pause():
+                    space.resume()
+                    await freed
+                    continue
+                if (done := space.put_first(put)) is not None:
                     return done
                 if is_late:
                     return None
