@@ -22,6 +22,7 @@ from kcodec.errors import AdminError, OffsetOutOfRangeError
 from kcodec.reading import bounded_read
 from kcodec.reading.bounded_read import BoundedRead
 from kcodec.reading.partition_read import FetchedResponse, PartitionRead
+from kcodec.spark import topic_stream
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.stream_state import MISSING_GRACE_SECONDS
@@ -240,6 +241,35 @@ def test_several_partitions_are_sampled_at_the_same_time(
     stream.latest_offset(stream.initial_offset())
     stream.close()
     assert (len(in_flight), max(in_flight)) == (40, PARALLEL_FETCHES)
+
+
+def test_a_leader_that_does_not_respond_delays_a_batch_only_shortly(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The estimate of sizes uses the partitions whose leaders respond, and does not end the query."""
+    fetch = BoundedRead._fetch
+
+    def hanging(read: BoundedRead, partition: PartitionRead, size: int) -> Any:
+        return None if partition.range.partition == 1 else (yield from fetch(read, partition, size))
+
+    monkeypatch.setattr(BoundedRead, "_fetch", hanging)
+    monkeypatch.setattr(topic_stream, "SAMPLE_TIMEOUT_MS", 300)
+    kcodec_broker.create_topic("orders", 3)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        for number in range(300):
+            producer.send("orders", bytes(100), partition=number % 3)
+    given = {"subscribe": "orders", "kafka.bootstrap.servers": kcodec_broker.bootstrap_servers}
+    source = TopicSource.of({**given, "startingOffsets": "earliest", "maxBytesPerTrigger": "6600"}, is_stream=True)
+    stream = TopicStream(source)
+    start, began = stream.initial_offset(), time.monotonic()
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        end = stream.latest_offset(start)
+        assert stream.latest_offset(start) == end  # without a second sample
+    stream.close()
+    assert time.monotonic() - began < 10
+    assert 45 <= sum(offsets(end).values()) <= 75
+    assert messages(caplog).count("option maxBytesPerTrigger") == 1
+    assert "orders-1: offset 0 (reading up to 100) could not be read within 0.3 s" in messages(caplog)
 
 
 def test_a_batch_waits_for_enough_offsets(streams: Streams) -> None:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kcodec.client.range_sample import sample_ranges
-from kcodec.errors import AdminError, AuthenticationError, BrokerError, KcodecError
+from kcodec.errors import (
+    AdminError,
+    AuthenticationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    KcodecError,
+    RequestTimedOutError,
+)
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import offset_options, planner
@@ -42,6 +49,8 @@ END_PAUSE_SECONDS = 0.3
 SAMPLE_BYTES = 64 * 1024
 #: Time after which the size of the offsets of a partition is estimated again.
 SAMPLE_SECONDS = 60.0
+#: Maximum time to wait for the sample of a partition. A leader that does not respond delays no other partition longer.
+SAMPLE_TIMEOUT_MS = 5000
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -227,7 +236,7 @@ class TopicStream(StreamState):
     ) -> Mapping[TopicPartition, float]:
         """Return the mean size of an offset, from keys, values and headers of the first records of each partition's
         backlog. About SAMPLE_BYTES of each partition are read, unless this was done in the last SAMPLE_SECONDS.
-        Partitions without a record there keep their estimate."""
+        Partitions without a record there, and those whose leader does not respond in time, keep their estimate."""
         now = self._clock()
         backlog = [
             OffsetRange(*each, start[each], end[each])
@@ -244,24 +253,29 @@ class TopicStream(StreamState):
         import pyarrow as pa
 
         start = {each.topic_partition: each.start for each in backlog}
-        reading = {
-            **with_credentials(self._source.reading),
+        reading = with_credentials(self._source.reading)
+        limit = min(reading.get("default_api_timeout_ms", SAMPLE_TIMEOUT_MS), SAMPLE_TIMEOUT_MS)
+        reading |= {
             "columns": ["topic", "partition", "offset", "key", "value", "headers"],
+            "default_api_timeout_ms": limit,
         }
         sampled: set[TopicPartition] = set()
-        with sample_ranges(backlog, sample_bytes=SAMPLE_BYTES, **reading) as records:
-            for rows in map(pa.record_batch, records):
-                if not rows.num_rows:
-                    continue
-                partition = TopicPartition(rows["topic"][0].as_py(), rows["partition"][0].as_py())
-                if partition in sampled:
-                    continue
-                sampled.add(partition)
-                size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
-                offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
-                estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
-                if estimate is not None:
-                    self._sizes[partition] = estimate
+        try:
+            with sample_ranges(backlog, sample_bytes=SAMPLE_BYTES, **reading) as records:
+                for rows in map(pa.record_batch, records):
+                    if not rows.num_rows:
+                        continue
+                    partition = TopicPartition(rows["topic"][0].as_py(), rows["partition"][0].as_py())
+                    if partition in sampled:
+                        continue
+                    sampled.add(partition)
+                    size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
+                    offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
+                    estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
+                    if estimate is not None:
+                        self._sizes[partition] = estimate
+        except (DeliveryTimeoutError, RequestTimedOutError) as error:
+            logger.warning("option maxBytesPerTrigger: the size of records is only estimated in part: %s", error)
 
 
 def _is_refusal(error: KcodecError) -> bool:
