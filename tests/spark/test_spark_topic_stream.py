@@ -350,6 +350,44 @@ def test_a_topic_that_was_created_again(streams: Streams, caplog: pytest.LogCapt
         streams.stream(topic).ranges(start, end)
 
 
+@pytest.mark.parametrize("is_created", [True, False])
+def test_a_topic_with_several_partitions_that_is_deleted_in_a_stream(
+    streams: Streams, caplog: pytest.LogCaptureFixture, is_created: bool
+) -> None:
+    """The stream has looked up the partitions shortly before, so that the requests for their ends fail."""
+    topic = streams.topic(partitions=3, records=5)
+    strict, lenient = streams.stream(topic), streams.stream(topic, failOnDataLoss="false")
+    start = lenient.latest_offset(lenient.initial_offset())
+    assert strict.latest_offset(strict.initial_offset())[topic] == start[topic]
+    streams.admin.delete_topics([topic])
+    if is_created:
+        streams.kafka.create_topic(topic, partitions=2)
+        streams.send(topic, 2, 3)
+    with pytest.raises(DataLossError, match="created again" if is_created else "does not exist any more"):
+        strict.latest_offset(start)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        end = lenient.latest_offset(start)
+        assert spans(lenient.ranges(start, end)) == ([(0, 0, 3), (1, 0, 3)] if is_created else [])
+    assert f"{topic}-2: offsets from 5 on cannot be read" in messages(caplog) or not is_created
+    assert (StreamOffsets.MISSING in end) is not is_created
+
+
+def test_new_partitions_that_are_deleted_while_a_batch_is_planned(
+    streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, gone = streams.topic(partitions=2, records=3), streams.topic(partitions=2, records=3)
+    start = streams.stream(kept).initial_offset()
+    both = streams.stream(f"{kept},{gone}")
+    end = both.latest_offset(both.initial_offset())
+    del end[StreamOffsets.FIRST]
+    streams.admin.delete_topics([gone])
+    lenient = streams.stream(f"{kept},{gone}", failOnDataLoss="false")
+    found = {(each.topic, each.partition, each.start, each.end) for each in lenient.ranges(start, end)}
+    assert found == {(topic, partition, 0, 3) for topic in (kept, gone) for partition in (0, 1)}
+    with pytest.raises(AdminError, match="2 of 2 failed"):
+        both.ranges(start, end)
+
+
 def test_a_deleted_topic(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
     kept, gone = streams.topic(records=2), streams.topic(records=2)
     start = streams.stream(f"{kept},{gone}").initial_offset()
