@@ -22,6 +22,7 @@ from kcodec.errors import AdminError, OffsetOutOfRangeError
 from kcodec.reading import bounded_read
 from kcodec.reading.bounded_read import BoundedRead
 from kcodec.reading.partition_read import FetchedResponse, PartitionRead
+from kcodec.spark import topic_stream
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.stream_state import MISSING_GRACE_SECONDS
@@ -242,6 +243,35 @@ def test_several_partitions_are_sampled_at_the_same_time(
     assert (len(in_flight), max(in_flight)) == (40, PARALLEL_FETCHES)
 
 
+def test_a_leader_that_does_not_respond_delays_a_batch_only_shortly(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The estimate of sizes uses the partitions whose leaders respond, and does not end the query."""
+    fetch = BoundedRead._fetch
+
+    def hanging(read: BoundedRead, partition: PartitionRead, size: int) -> Any:
+        return None if partition.range.partition == 1 else (yield from fetch(read, partition, size))
+
+    monkeypatch.setattr(BoundedRead, "_fetch", hanging)
+    monkeypatch.setattr(topic_stream, "SAMPLE_TIMEOUT_MS", 300)
+    kcodec_broker.create_topic("orders", 3)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        for number in range(300):
+            producer.send("orders", bytes(100), partition=number % 3)
+    given = {"subscribe": "orders", "kafka.bootstrap.servers": kcodec_broker.bootstrap_servers}
+    source = TopicSource.of({**given, "startingOffsets": "earliest", "maxBytesPerTrigger": "6600"}, is_stream=True)
+    stream = TopicStream(source)
+    start, began = stream.initial_offset(), time.monotonic()
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        end = stream.latest_offset(start)
+        assert stream.latest_offset(start) == end  # without a second sample
+    stream.close()
+    assert time.monotonic() - began < 10
+    assert 45 <= sum(offsets(end).values()) <= 75
+    assert messages(caplog).count("option maxBytesPerTrigger") == 1
+    assert "orders-1: offset 0 (reading up to 100) could not be read within 0.3 s" in messages(caplog)
+
+
 def test_a_batch_waits_for_enough_offsets(streams: Streams) -> None:
     topic = streams.topic(records=10)
     stream = streams.stream(topic, minOffsetsPerTrigger="20", maxTriggerDelay="30s")
@@ -318,6 +348,44 @@ def test_a_topic_that_was_created_again(streams: Streams, caplog: pytest.LogCapt
     assert f"{topic}-0: offsets from 5 on cannot be read: the topic was deleted and created again" in messages(caplog)
     with pytest.raises(DataLossError, match="was deleted and created again"):
         streams.stream(topic).ranges(start, end)
+
+
+@pytest.mark.parametrize("is_created", [True, False])
+def test_a_topic_with_several_partitions_that_is_deleted_in_a_stream(
+    streams: Streams, caplog: pytest.LogCaptureFixture, is_created: bool
+) -> None:
+    """The stream has looked up the partitions shortly before, so that the requests for their ends fail."""
+    topic = streams.topic(partitions=3, records=5)
+    strict, lenient = streams.stream(topic), streams.stream(topic, failOnDataLoss="false")
+    start = lenient.latest_offset(lenient.initial_offset())
+    assert strict.latest_offset(strict.initial_offset())[topic] == start[topic]
+    streams.admin.delete_topics([topic])
+    if is_created:
+        streams.kafka.create_topic(topic, partitions=2)
+        streams.send(topic, 2, 3)
+    with pytest.raises(DataLossError, match="created again" if is_created else "does not exist any more"):
+        strict.latest_offset(start)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        end = lenient.latest_offset(start)
+        assert spans(lenient.ranges(start, end)) == ([(0, 0, 3), (1, 0, 3)] if is_created else [])
+    assert f"{topic}-2: offsets from 5 on cannot be read" in messages(caplog) or not is_created
+    assert (StreamOffsets.MISSING in end) is not is_created
+
+
+def test_new_partitions_that_are_deleted_while_a_batch_is_planned(
+    streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, gone = streams.topic(partitions=2, records=3), streams.topic(partitions=2, records=3)
+    start = streams.stream(kept).initial_offset()
+    both = streams.stream(f"{kept},{gone}")
+    end = both.latest_offset(both.initial_offset())
+    del end[StreamOffsets.FIRST]
+    streams.admin.delete_topics([gone])
+    lenient = streams.stream(f"{kept},{gone}", failOnDataLoss="false")
+    found = {(each.topic, each.partition, each.start, each.end) for each in lenient.ranges(start, end)}
+    assert found == {(topic, partition, 0, 3) for topic in (kept, gone) for partition in (0, 1)}
+    with pytest.raises(AdminError, match="2 of 2 failed"):
+        both.ranges(start, end)
 
 
 def test_a_deleted_topic(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:

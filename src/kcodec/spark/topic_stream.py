@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kcodec.client.range_sample import sample_ranges
-from kcodec.errors import AdminError, AuthenticationError, BrokerError, KcodecError
+from kcodec.errors import (
+    AdminError,
+    AuthenticationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    KcodecError,
+    RequestTimedOutError,
+)
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import offset_options, planner
@@ -38,10 +45,15 @@ COMMIT_SECONDS = 5.0
 #: A leader that has just been elected may know a lower end than the one before it.
 END_ATTEMPTS = 5
 END_PAUSE_SECONDS = 0.3
+#: A topic may be deleted, or created again with fewer partitions, after its partitions were looked up. Brokers do not
+#: all know this at once.
+LIST_ATTEMPTS = 3
 #: Bytes of one partition that are read to estimate the size of its offsets.
 SAMPLE_BYTES = 64 * 1024
 #: Time after which the size of the offsets of a partition is estimated again.
 SAMPLE_SECONDS = 60.0
+#: Maximum time to wait for the sample of a partition. A leader that does not respond delays no other partition longer.
+SAMPLE_TIMEOUT_MS = 5000
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -154,7 +166,9 @@ class TopicStream(StreamState):
             known = self._known = self._looked_up(position, now, may_miss)
         return known
 
-    def _looked_up(self, position: StreamOffsets | None, now: float, may_miss: bool) -> KnownLogs:
+    def _looked_up(
+        self, position: StreamOffsets | None, now: float, may_miss: bool, attempts: int = LIST_ATTEMPTS
+    ) -> KnownLogs:
         wanted = self._source.topics()
         known = set() if position is None else {partition.topic for partition in position.offsets}
         may_miss = may_miss or (position is not None and not self._source.fails_on_data_loss)
@@ -176,7 +190,14 @@ class TopicStream(StreamState):
         read = {partition.topic for partition in partitions}
         missing = {topic for topic in known - set(counts) if self._is_topic_wanted(topic)}
         texts = {topic: id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
-        return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now, waited)
+        try:
+            earliest = self._list(partitions, "earliest")
+        except (BrokerError, AdminError) as error:
+            if not _is_gone(error) or attempts == 1 or (position is None and not may_miss):
+                raise
+            time.sleep(END_PAUSE_SECONDS)
+            return self._looked_up(position, now, may_miss, attempts - 1)
+        return KnownLogs(partitions, texts, earliest, missing, now, waited)
 
     def _is_wanted(self, partition: TopicPartition) -> bool:
         assigned = self._source.topics().assign
@@ -186,15 +207,16 @@ class TopicStream(StreamState):
         return any(each.topic == topic for each in self._source.topics().partitions({topic: 1}))
 
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
-        logs = self._logs(position)
-        try:
-            ends = self._list(logs.partitions, "latest")
-        except BrokerError as error:
-            if error.code not in GONE:
-                raise
-            self._known = None
+        for attempt in range(LIST_ATTEMPTS):
             logs = self._logs(position)
-            ends = self._list(logs.partitions, "latest")
+            try:
+                ends = self._list(logs.partitions, "latest")
+                break
+            except (BrokerError, AdminError) as error:
+                if not _is_gone(error) or attempt + 1 == LIST_ATTEMPTS:
+                    raise
+                self._known = None
+                time.sleep(END_PAUSE_SECONDS * attempt)
         return logs, ends if position is None else self._not_below(position, logs, ends)
 
     def _not_below(
@@ -217,17 +239,19 @@ class TopicStream(StreamState):
     def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         try:
             return self._list(partitions, "earliest")
-        except BrokerError as error:
-            if error.code not in GONE or self._source.fails_on_data_loss:
+        except (BrokerError, AdminError) as error:
+            if not _is_gone(error) or self._source.fails_on_data_loss:
                 raise
-            return dict.fromkeys(partitions, 0)  # the tasks count what is not there
+            gone = set(error.errors) if isinstance(error, AdminError) else set(partitions)
+            left = [partition for partition in partitions if partition not in gone]
+            return {**self._list(left, "earliest"), **dict.fromkeys(gone, 0)}  # the tasks count what is not there
 
     def _bytes_per_offset(
         self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
     ) -> Mapping[TopicPartition, float]:
         """Return the mean size of an offset, from keys, values and headers of the first records of each partition's
         backlog. About SAMPLE_BYTES of each partition are read, unless this was done in the last SAMPLE_SECONDS.
-        Partitions without a record there keep their estimate."""
+        Partitions without a record there, and those whose leader does not respond in time, keep their estimate."""
         now = self._clock()
         backlog = [
             OffsetRange(*each, start[each], end[each])
@@ -244,30 +268,42 @@ class TopicStream(StreamState):
         import pyarrow as pa
 
         start = {each.topic_partition: each.start for each in backlog}
-        reading = {
-            **with_credentials(self._source.reading),
+        reading = with_credentials(self._source.reading)
+        limit = min(reading.get("default_api_timeout_ms", SAMPLE_TIMEOUT_MS), SAMPLE_TIMEOUT_MS)
+        reading |= {
             "columns": ["topic", "partition", "offset", "key", "value", "headers"],
+            "default_api_timeout_ms": limit,
         }
         sampled: set[TopicPartition] = set()
-        with sample_ranges(backlog, sample_bytes=SAMPLE_BYTES, **reading) as records:
-            for rows in map(pa.record_batch, records):
-                if not rows.num_rows:
-                    continue
-                partition = TopicPartition(rows["topic"][0].as_py(), rows["partition"][0].as_py())
-                if partition in sampled:
-                    continue
-                sampled.add(partition)
-                size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
-                offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
-                estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
-                if estimate is not None:
-                    self._sizes[partition] = estimate
+        try:
+            with sample_ranges(backlog, sample_bytes=SAMPLE_BYTES, **reading) as records:
+                for rows in map(pa.record_batch, records):
+                    if not rows.num_rows:
+                        continue
+                    partition = TopicPartition(rows["topic"][0].as_py(), rows["partition"][0].as_py())
+                    if partition in sampled:
+                        continue
+                    sampled.add(partition)
+                    size = sum(rows[name].nbytes for name in ("key", "value", "headers"))
+                    offsets = rows["offset"][rows.num_rows - 1].as_py() + 1 - start[partition]
+                    estimate = planner.updated_bytes_per_offset(self._sizes.get(partition), size, offsets)
+                    if estimate is not None:
+                        self._sizes[partition] = estimate
+        except (DeliveryTimeoutError, RequestTimedOutError) as error:
+            logger.warning("option maxBytesPerTrigger: the size of records is only estimated in part: %s", error)
 
 
 def _is_refusal(error: KcodecError) -> bool:
     """Return whether brokers have refused the credentials of a client."""
     errors = error.errors.values() if isinstance(error, AdminError) else [error]
     return any(isinstance(one, AuthenticationError) for one in errors)
+
+
+def _is_gone(error: BrokerError | AdminError) -> bool:
+    """Return whether an error reports only topics and partitions that do not exist. Calls for several partitions raise
+    AdminError."""
+    errors = error.errors.values() if isinstance(error, AdminError) else [error]
+    return all(isinstance(one, BrokerError) and one.code in GONE for one in errors)
 
 
 def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | None:
