@@ -141,7 +141,7 @@ EARLY = {
     ("kcodec.compat._kafka_python_classes", "kafka"),
     *(
         (f"kcodec.compat._aiokafka_{part}", "aiokafka")
-        for part in ("admin", "consumer", "errors", "options", "producer", "served")
+        for part in ("admin", "cluster", "consumer", "errors", "options", "producer", "records", "served")
     ),
     *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
