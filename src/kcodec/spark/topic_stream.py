@@ -207,16 +207,18 @@ class TopicStream(StreamState):
         return any(each.topic == topic for each in self._source.topics().partitions({topic: 1}))
 
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
-        for attempt in range(LIST_ATTEMPTS):
+        attempt = 1
+        while True:
             logs = self._logs(position)
             try:
                 ends = self._list(logs.partitions, "latest")
                 break
             except (BrokerError, AdminError) as error:
-                if not _is_gone(error) or attempt + 1 == LIST_ATTEMPTS:
+                if not _is_gone(error) or attempt == LIST_ATTEMPTS:
                     raise
                 self._known = None
-                time.sleep(END_PAUSE_SECONDS * attempt)
+                time.sleep(END_PAUSE_SECONDS * (attempt - 1))
+                attempt += 1
         return logs, ends if position is None else self._not_below(position, logs, ends)
 
     def _not_below(
