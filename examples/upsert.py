@@ -7,7 +7,8 @@ The database commits first, then the group's offset. Who dies in between gets th
 rows again; `amount = amount + ...` would count them twice. A row keeps the partition and the offset of the record that
 it came from, and an older record of this partition leaves it alone: an owner that was stopped and goes on late does no
 harm either. A record of another partition replaces the row: if a topic gets more partitions, a key may move to one with
-lower offsets. docs/recipes.md.
+lower offsets. All records of the old partition must then be written before the first one of the new partition.
+docs/recipes.md.
 """
 
 import sqlite3

@@ -48,7 +48,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strcmp
+from libc.string cimport memcmp, memcpy, memset, strchr, strcmp
 
 from kcodec.constants import Compression, ControlType, IsolationLevel, TimestampType
 from kcodec.errors import (

@@ -245,6 +245,11 @@ class DeliveryErrors(KcodecError, ExceptionGroup[TopicDeliveryError]):
     """
 
     @property
+    def possibly_sent(self) -> bool:  # type: ignore[override]
+        """Whether a broker may have stored some of the records."""
+        return any(isinstance(member, KcodecError) and member.possibly_sent for member in self.exceptions)
+
+    @property
     def count(self) -> int:
         """The number of records that failed."""
         return sum(member.count for member in self.exceptions if isinstance(member, TopicDeliveryError))
@@ -272,6 +277,11 @@ class AdminError(KcodecError, ExceptionGroup[Exception]):
 
     def __init__(self, message: str, errors: Mapping[Any, KcodecError], results: Mapping[Any, Any]) -> None:
         super().__init__(message, list(errors.values()))
+
+    @property
+    def possibly_sent(self) -> bool:  # type: ignore[override]
+        """Whether a broker may have acted on the request for some of the items that failed."""
+        return any(error.possibly_sent for error in self.errors.values())
 
     def derive(self, exceptions: Sequence[Exception], /) -> AdminError:  # type: ignore[override]
         """Return a group of these exceptions, for `split` and `except*`."""

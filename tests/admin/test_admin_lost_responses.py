@@ -265,7 +265,16 @@ def markers(code: int) -> Any:
     return messages.WriteTxnMarkersResponse(markers=[messages.WritableTxnMarkerResult(producer_id=7, topics=[topic])])
 
 
-@pytest.mark.parametrize("is_code", [False, True], ids=["lost", "REQUEST_TIMED_OUT"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        None,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
 @pytest.mark.parametrize(
     ("states", "text"),
     [
@@ -275,9 +284,10 @@ def markers(code: int) -> Any:
     ],
     ids=["aborted", "open", "not known"],
 )
-def test_a_marker_is_written_at_most_once(states: Any, text: str | None, is_code: bool) -> None:
-    """Kafka also writes the second marker, which would abort the next transaction of the same producer epoch."""
-    script = script_of("WriteTxnMarkers", markers(ErrorCode.REQUEST_TIMED_OUT) if is_code else LOST)
+def test_a_marker_is_written_at_most_once(states: Any, text: str | None, code: int | None) -> None:
+    """Kafka also writes the second marker, which would abort the next transaction of the same producer epoch. A leader
+    can return these codes after it has written the marker."""
+    script = script_of("WriteTxnMarkers", LOST if code is None else markers(code))
     script.answers["DescribeProducers"] = lambda node, request: states
     abort = flows.abort_transaction(script.context, A, 7, 3)
     if text is None:
@@ -290,7 +300,7 @@ def test_a_marker_is_written_at_most_once(states: Any, text: str | None, is_code
 
 
 def test_a_marker_is_requested_again_if_nothing_was_sent() -> None:
-    script = script_of("WriteTxnMarkers", NOT_SENT, markers(ErrorCode.NOT_LEADER_OR_FOLLOWER), markers(0))
+    script = script_of("WriteTxnMarkers", NOT_SENT, markers(ErrorCode.NOT_ENOUGH_REPLICAS), markers(0))
     script.run(flows.abort_transaction(script.context, A, 7, 3))
     assert script.asked == [("WriteTxnMarkers", 1)] * 3
 

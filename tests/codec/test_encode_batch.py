@@ -272,6 +272,32 @@ def test_control_records_of_a_table_are_refused(column: str, convert: Any) -> No
     assert encode_batch(table[9:], like=kcodec.batches(marker)[0]) == marker
 
 
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint8(), pa.float32(), pa.float64(), "pandas"])
+def test_control_records_are_refused_whatever_the_type_of_their_number(kind: Any) -> None:
+    """pandas, for example, makes a float64 column with NaN of an int16 column with null."""
+    marker = kcodec.encode_end_transaction_marker(
+        "COMMIT", producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=2
+    )
+    data = bytes(encode([(b"k", b"v")] * 2, timestamp=0)) + marker
+    table = pa.table(kcodec.decode(data, control_records="include", columns=("key", "value", "control_type")))
+    source: Any = table.to_pandas() if kind == "pandas" else table
+    if kind == "pandas":
+        assert source.control_type.dtype == "float64"
+    else:
+        source = table.set_column(2, "control_type", table["control_type"].cast(kind))
+    with pytest.raises(EncodeError, match="row 2: a control record would become an ordinary record"):
+        encode(source, timestamp=0)
+    assert encode(source[:2], timestamp=0).records_count == 2
+
+
+@pytest.mark.parametrize("values", [pa.array(["COMMIT"]), pa.array([1]).dictionary_encode(), pa.array([b"x"])])
+def test_a_control_type_that_is_not_a_number_is_refused(values: Any) -> None:
+    with pytest.raises(TypeError, match="column 'control_type': expected booleans or numbers"):
+        encode(pa.table({"value": [b"v"], "control_type": values}), timestamp=0)
+    nothing = pa.table({"value": [b"v"], "control_type": pa.nulls(1)})
+    assert encode(nothing, timestamp=0).records_count == 1
+
+
 def test_control_records_are_written_to_a_control_batch() -> None:
     marker = kcodec.encode_end_transaction_marker(
         "COMMIT", producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=1

@@ -171,6 +171,22 @@ def test_a_segment_that_is_deleted_is_an_error(tmp_path: Path, deleted: tuple[in
     assert found == list(range(12 if deleted == (12,) else 6))
 
 
+def test_segments_merged_between_two_listings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version of each file is that of the file that was listed."""
+    directory = written(tmp_path)
+    expected = list(stepwise(open_log(directory).to_arrow(), lambda: None, 0))
+    names, steps = swaps.segments_at_start, [cleaning(directory, 0, 6, removed=())]
+
+    def listed(*arguments: Any) -> Any:
+        found = names(*arguments)
+        if steps:
+            steps.pop()()
+        return found
+
+    monkeypatch.setattr(swaps, "segments_at_start", listed)
+    assert list(stepwise(open_log(directory).to_arrow(), lambda: None, 0)) == expected
+
+
 def test_a_truncated_segment_is_still_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the same file, so it was not replaced by the log cleaner."""
     directory = written(tmp_path)

@@ -27,6 +27,7 @@ from kcodec.errors import UnknownOutcomeError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 
 # The public classes and constants. The flows are public as methods of Admin.
 __all__ = [
@@ -37,6 +38,17 @@ __all__ = [
     "TransactionListing",
 ]
 
+# Errors of WriteTxnMarkers after which the marker may have been written. A leader that waits for replicas returns some
+# of them (Kafka: DelayedProduce).
+UNKNOWN_EFFECT_OF_MARKER = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 # InitProducerId requires a transaction timeout, although no transaction is begun here.
 FENCING_TRANSACTION_TIMEOUT_MS = 10_000
 
@@ -136,6 +148,7 @@ def abort_transaction(
         lambda some, until: messages.WriteTxnMarkersRequest(markers=[marker]),
         lambda response, some: chain.from_iterable(partition_codes(marker, some) for marker in response.markers),
         is_repeatable=lambda item: False,
+        unknown_effect=UNKNOWN_EFFECT_OF_MARKER,
     )
     deadline = context.deadline(timeout)
     outcome = yield from request_items(context, [partition], handler, deadline)

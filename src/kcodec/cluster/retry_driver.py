@@ -49,8 +49,6 @@ UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 MAX_PARALLEL_REQUESTS = 32
 # Errors that stand in the note of another, in words.
 MAX_NOTED_ERRORS = 5
-# Errors of brokers after which the request may have taken effect, or may still do so.
-UNKNOWN_EFFECT = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
 
 
 @dataclass
@@ -184,6 +182,7 @@ class ApiHandler(Generic[K, V]):
     is_reached: Whether this error of an item means that an earlier request has taken effect whose response was lost.
                 The result of the item is then the value in the response with the error.
     is_repeatable: Whether an item may be requested again after a request that may have taken effect.
+    unknown_effect: Errors of brokers after which the request may have taken effect, or may still do so.
     lowest, highest: Bounds of the version.
     """
 
@@ -197,6 +196,7 @@ class ApiHandler(Generic[K, V]):
     at_most: int = 1000
     is_reached: Callable[[K, int], bool] = lambda item, code: False
     is_repeatable: Callable[[K], bool] = lambda item: True
+    unknown_effect: frozenset[int] = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
     lowest: int = 0
     highest: int = 32767
 
@@ -385,7 +385,7 @@ class _RetryDriver(Generic[K, V]):
         error.resource = self._handler.resource(item)
         if not is_passing:
             self._outcome.errors[item] = error
-        elif result.code not in UNKNOWN_EFFECT or self._note_lost([item], error):
+        elif result.code not in self._handler.unknown_effect or self._note_lost([item], error):
             self._last[item] = error
             self._handler.route.lost(item, result.code)
 

@@ -43,7 +43,11 @@ SHORTEST_COMMIT_SECONDS = 1.0
 
 
 class _PurgedError(errors.TransportError):
-    """The error of a record that `purge` has dropped."""
+    """The error of a record that `purge` has dropped from the queue."""
+
+
+class _PurgedInFlightError(_PurgedError):
+    """The error of a record that `purge` has dropped and that was sent."""
 
 
 class ReportingProducer(KcodecProducer):
@@ -66,7 +70,9 @@ class ReportingProducer(KcodecProducer):
         """Fail the records that are not in flight. With `in_flight`, fail all records."""
 
         def error_of(batch: Any) -> _PurgedError:
-            return _PurgedError("the record was purged", possibly_sent=in_flight and batch.attempts > 0)
+            is_sent = in_flight and batch.attempts > 0
+            kind = _PurgedInFlightError if is_sent else _PurgedError
+            return kind("the record was purged", possibly_sent=is_sent)
 
         def drop() -> Any:
             sender = self._core.sender
@@ -452,7 +458,8 @@ class ProducerMethods:
     def _error_of(self, error: BaseException) -> KafkaError:
         """Return the error of a record that has failed. This is called on the I/O thread."""
         if isinstance(error, _PurgedError):
-            return KafkaError(KafkaError._PURGE_INFLIGHT if error.possibly_sent else KafkaError._PURGE_QUEUE)
+            is_sent = isinstance(error, _PurgedInFlightError)
+            return KafkaError(KafkaError._PURGE_INFLIGHT if is_sent else KafkaError._PURGE_QUEUE)
         if isinstance(error, errors.TransactionStateError):  # an abort has discarded the record
             return KafkaError(KafkaError._PURGE_QUEUE)
         return record_error(error)

@@ -29,7 +29,7 @@ from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
 from kcodec.log.segment import ZEROS, Segment, Tail, base_offset_of, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
-from kcodec.log.storage import Storage
+from kcodec.log.storage import FileVersion, Storage
 from kcodec.log.swaps import stable_segments
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.timestamps import warn_of_unit
@@ -467,9 +467,7 @@ class Log:
         base = base_offset_of(path)
         reaching = [segment for segment in found if (segment.base_offset or 0) <= base]
         last = reaching[-1] if reaching else None
-        version = None if last is None else last.version
-        # A storage without versions cannot show whether data was merged into the segment before.
-        if last is None or (last.path != path and (version is None or version.is_same(before.get(last.path)))):
+        if last is None or (last.path != path and not _is_merged(before.get(last.path), last.version)):
             raise FileNotFoundError(
                 f"{path}: the segment was deleted while the log was read, and its data from offset {base} on was not "
                 "read; open the log again to continue with the remaining data"
@@ -570,6 +568,13 @@ def _walk_error(timeline: Timeline | None, options: StreamOptions) -> DecodeErro
 def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None:
     """Return the loss of a torn tail before which a walk has ended; None if no requested offset can be in it."""
     return None if timeline is None else tail_between(_tail_of(timeline), options)
+
+
+def _is_merged(before: FileVersion | None, version: FileVersion | None) -> bool:
+    """Return whether a file has replaced the segment that had the version `before`, so that it may contain the data of
+    the segment after it. A storage without versions cannot show this. A truncated file counts, too: a replica that
+    truncates its log also deletes the later segments, and the log then ends there."""
+    return version is not None and not version.is_same(before)
 
 
 def _tail_of(timeline: Timeline) -> Loss | None:

@@ -34,7 +34,7 @@ from typing import NamedTuple
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.segment import SEGMENT_NAME, Segment, overlap, walk_headers
-from kcodec.log.storage import Entry, Storage
+from kcodec.log.storage import Entry, FileVersion, LocalStorage, Storage
 
 CLEANED_NAME = re.compile(r"(\d{20})\..+\.cleaned")
 SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
@@ -92,13 +92,37 @@ def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) ->
 
 
 def listed_segments(storage: Storage, directory: str, limits: DecodeLimits) -> list[Segment]:
-    """Return the same as segments, with the versions of their files."""
-    found = segments_at_start(storage, directory, limits)
-    versions = {entry.name: entry.version for entry in storage.list(directory)}
+    """Return the same as segments, with the versions that their files have at one time. If files are replaced all the
+    time, return the segments without versions, which are read as they are."""
+    looks = 0
+    while True:
+        before = _versions(storage, directory)
+        found = segments_at_start(storage, directory, limits)
+        versions = _versions(storage, directory) if before else before
+        looks += 1
+        if all(_are_same(before.get(name), versions.get(name)) for _, name in found):
+            break
+        if looks == STABILITY_LOOKS:
+            versions = {}
+            break
     return [
         Segment(storage.join(directory, name), base, base == found[-1].base_offset, storage, versions.get(name))
         for base, name in found
     ]
+
+
+def _versions(storage: Storage, directory: str) -> dict[str, FileVersion]:
+    """Return the versions of the files in a local directory. Other storages do not report them."""
+    if not isinstance(storage, LocalStorage):
+        return {}
+    return {entry.name: entry.version for entry in storage.list(directory) if entry.version is not None}
+
+
+def _are_same(before: FileVersion | None, after: FileVersion | None) -> bool:
+    """Return whether a file is the same one in two listings. The active segment may grow."""
+    if before is None or after is None:
+        return before is after
+    return not before.is_replaced_by(after)
 
 
 def stable_segments(storage: Storage, directory: str, limits: DecodeLimits) -> list[Segment]:
@@ -109,10 +133,16 @@ def stable_segments(storage: Storage, directory: str, limits: DecodeLimits) -> l
         before, found = found, None
         if not any(SWAP_NAME.fullmatch(name) for name in _files(storage, directory)):
             found = listed_segments(storage, directory, limits)
-            if found == before:
+            if before is not None and _agree(before, found):
                 return found
         time.sleep(STABILITY_SECONDS)
     return listed_segments(storage, directory, limits)
+
+
+def _agree(before: list[Segment], after: list[Segment]) -> bool:
+    """Return whether two listings have the same files."""
+    pairs = zip(before, after, strict=False)
+    return before == after and all(_are_same(one.version, other.version) for one, other in pairs)
 
 
 def _named(pattern: re.Pattern[str], files: list[str]) -> list[SegmentName]:

@@ -370,8 +370,8 @@ class ProduceResponses:
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight
-        if uncertain and isinstance(error, KcodecError) and not error.possibly_sent:
-            error = _failed_after_sent(error)
+        if uncertain and isinstance(error, AuthenticationError):
+            error = _refused_after_sent(error)
         if queue is not None and not in_flight:
             self._lose_probe(queue, batch)
         if queue is not None and batch.is_numbered and batch.identity == queue.identity:
@@ -389,6 +389,8 @@ class ProduceResponses:
             self.id_manager.on_held_failure(partition, error)
         else:
             self.id_manager.on_failure(partition, error, possibly_written=uncertain)
+        if uncertain and isinstance(error, KcodecError) and not error.possibly_sent:
+            error = _failed_after_sent(error)
         self._finish([(batch, BatchOutcome(error=error))])
 
     def _finish(self, ended: Sequence[Ended]) -> None:
@@ -414,18 +416,9 @@ class ProduceResponses:
                 self.metrics.count("producer.failures")
 
 
-def _failed_after_sent(error: KcodecError) -> KcodecError:
-    """Return the error of a batch that fails with `error` and that a broker may have written nevertheless: a copy with
-    `possibly_sent`, because other batches may share `error`. A refused login becomes a TransportError, as an
-    AuthenticationError would mean that the batch was not sent."""
-    if not isinstance(error, AuthenticationError):
-        marked = copy.copy(error)
-        marked.possibly_sent = True
-        marked.__cause__ = error.__cause__
-        if isinstance(marked, BrokerError):
-            marked.reason = f"{marked.reason}; the broker may have stored the record"
-            marked.args = (marked.reason,)
-        return marked
+def _refused_after_sent(error: AuthenticationError) -> TransportError:
+    """Return the error of a batch that fails because of a refused login and that an earlier attempt may have written.
+    An AuthenticationError would mean that the batch was not sent."""
     failure = TransportError(
         f"an earlier attempt may have written the record, and the next one failed: {error.reason}",
         possibly_sent=True,
@@ -433,6 +426,18 @@ def _failed_after_sent(error: KcodecError) -> KcodecError:
     )
     failure.__cause__ = error
     return failure
+
+
+def _failed_after_sent(error: KcodecError) -> KcodecError:
+    """Return a copy of the error with `possibly_sent`, for the records of a batch that a broker may have written. Other
+    batches, and the transaction, may have the error itself."""
+    marked = copy.copy(error)
+    marked.possibly_sent = True
+    marked.__cause__ = error.__cause__
+    if isinstance(marked, BrokerError):
+        marked.reason = f"{marked.reason}; the broker may have stored the record"
+        marked.args = (marked.reason,)
+    return marked
 
 
 def _is_before(sequence: int, other: int) -> bool:

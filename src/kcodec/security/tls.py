@@ -133,7 +133,8 @@ class TlsContext:
         except (ValueError, TypeError) as error:
             if not self._prefix:
                 raise
-            raise type(error)(f"{self._prefix}{error}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{self._prefix}{error}") from None
 
     def _files(self) -> list[tuple[int, int, int] | None]:
         """Return what identifies the content of each file, None for a file that is missing."""

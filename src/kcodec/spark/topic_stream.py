@@ -94,8 +94,7 @@ class TopicStream(StreamState):
 
     def prepare_for_available_now(self) -> None:
         """Store the ends of the logs, up to which the query reads with Trigger.AvailableNow."""
-        logs = self._logs(None, may_miss=not self._source.fails_on_data_loss)
-        self._frozen = self._list(logs.partitions, "latest")
+        _, self._frozen = self._logs_and_ends(None, may_miss=not self._source.fails_on_data_loss)
         self._known = None  # it was looked up without a position, of which topics may be missing
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
@@ -207,19 +206,23 @@ class TopicStream(StreamState):
         return any(each.topic == topic for each in self._source.topics().partitions({topic: 1}))
 
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+        logs, ends = self._logs_and_ends(position)
+        return logs, ends if position is None else self._not_below(position, logs, ends)
+
+    def _logs_and_ends(
+        self, position: StreamOffsets | None, *, may_miss: bool = False
+    ) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         attempt = 1
         while True:
-            logs = self._logs(position)
+            logs = self._logs(position, may_miss=may_miss)
             try:
-                ends = self._list(logs.partitions, "latest")
-                break
+                return logs, self._list(logs.partitions, "latest")
             except (BrokerError, AdminError) as error:
                 if not _is_gone(error) or attempt == LIST_ATTEMPTS:
                     raise
                 self._known = None
                 time.sleep(END_PAUSE_SECONDS * (attempt - 1))
                 attempt += 1
-        return logs, ends if position is None else self._not_below(position, logs, ends)
 
     def _not_below(
         self, position: StreamOffsets, logs: KnownLogs, ends: dict[TopicPartition, int]

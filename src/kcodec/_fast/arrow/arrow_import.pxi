@@ -257,20 +257,34 @@ cdef tuple _INPUT_NAMES = DEFAULT_COLUMNS + FRAMING_COLUMNS
 cdef tuple _CHECKED_NAMES = _INPUT_NAMES + ("is_control", "control_type")
 
 
-cdef int64_t _first_set(ImportedArray *column, ImportedArray *table, bint is_boolean):
-    """Return the first row whose value in a column is not null and, if it is a boolean, true; -1 without one."""
+cdef int64_t _first_set(ImportedSchema *schema, ImportedArray *column, ImportedArray *table):
+    """Return the first row whose value in a column is set; -1 without one, -2 if the type of the column has no meaning
+    here. A boolean is set if it is true, a number if it is not null. pandas makes numbers with NaN of numbers with
+    null."""
     cdef const uint8_t *validity = NULL
     cdef const uint8_t *values
     cdef int64_t row, at
-    if column.n_buffers < 2 or column.buffers[1] == NULL or column.length < table.offset + table.length:
+    cdef char kind = schema.format[0]
+    cdef double number
+    if strcmp(schema.format, b"n") == 0:  # only nulls
+        return -1
+    if schema.dictionary != NULL or schema.format[1] != 0 or strchr(b"bcCsSiIlLfg", kind) == NULL:
+        return -2
+    if (column.n_buffers < 2 or column.buffers[1] == NULL or column.offset < 0
+            or column.length < table.offset + table.length):
         return -1
     if column.null_count != 0:
         validity = <const uint8_t *>column.buffers[0]
     values = <const uint8_t *>column.buffers[1]
     for row in range(table.length):
         at = column.offset + table.offset + row
-        if not input_is_null(validity, at) and not (is_boolean and input_is_null(values, at)):
-            return row
+        if input_is_null(validity, at) or (kind == 98 and input_is_null(values, at)):  # 98: b
+            continue
+        if kind == 102 or kind == 103:  # f, g
+            number = (<const float *>values)[at] if kind == 102 else (<const double *>values)[at]
+            if number != number:
+                continue
+        return row
     return -1
 
 
@@ -374,14 +388,18 @@ cdef class _ArrowRows:
         return 0
 
     cdef int refuse_control(self, _ArrowSource source, int64_t first_row) except -1:
-        """Raise EncodeError if a row is a control record, as far as the columns of decode() say so."""
-        cdef int64_t row = -1
-        if self.is_control >= 0 and strcmp(source.schema.children[self.is_control].format, b"b") == 0:
-            row = _first_set(source.array.children[self.is_control], source.array, 1)
-        if row < 0 and self.control_type >= 0 and strcmp(source.schema.children[self.control_type].format, b"s") == 0:
-            row = _first_set(source.array.children[self.control_type], source.array, 0)
-        if row >= 0:
-            raise EncodeError(_CONTROL_REASON, field="record", value=None, row=first_row + row)
+        """Raise EncodeError if a row is a control record, as far as the columns of decode() say so. Raise TypeError if
+        such a column has another type."""
+        cdef int64_t row, at
+        for name, at in (("is_control", self.is_control), ("control_type", self.control_type)):
+            if at < 0:
+                continue
+            row = _first_set(source.schema.children[at], source.array.children[at], source.array)
+            if row >= 0:
+                raise EncodeError(_CONTROL_REASON, field="record", value=None, row=first_row + row)
+            if row == -2:
+                raise TypeError(f"column {name!r}: expected booleans or numbers, as decode() returns them; drop the "
+                                "column if the table has no control records")
         return 0
 
     cdef int bind_column(self, _ArrowSource source, int column, int64_t at) except -1:

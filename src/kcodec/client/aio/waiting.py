@@ -316,8 +316,8 @@ class _SpaceQueue:
     task, which wakes the next ones when it leaves the queue: one at first, and more the more of them have got space.
 
     Tasks also wait here when tasks have sent for SUSPEND_SECONDS without letting the event loop run. If thousands of
-    tasks send at the same time, asyncio starts all of them before it runs anything else. They then send in steps of
-    about this duration.
+    tasks send at the same time, asyncio starts all of them before it runs anything else. They then send in groups of at
+    most MOST_WOKEN.
 
     The core refers to this object and not to the producer, so that a producer without other references is collected.
     """
