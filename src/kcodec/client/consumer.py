@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 
 from kcodec._fast import RecordIterator
 from kcodec.arguments import check_callbacks, check_timeout
-from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
+from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background, work_of_consumer
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
@@ -116,6 +116,7 @@ class Consumer(ClientBase):
             now=lambda: time.time_ns() // 1_000_000,
         )
         self._client.on_crash.append(self._core.crash)
+        self._io_loop.last_work = work_of_consumer(self._core, self._options.group_id, repr(self))
         self._max_poll_records = self._options.max_poll_records
         self._start()
 

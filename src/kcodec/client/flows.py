@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,8 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kcodec.errors import KcodecError
 
 if TYPE_CHECKING:
+    from kcodec.consumer.core import ConsumerCore
     from kcodec.flow import Flow, Task
     from kcodec.network.client import Client as Client
+    from kcodec.network.last_work import LastWork
+    from kcodec.producer.core import ProducerCore
 else:
 
     def Client(options):  # noqa: N802  the name of the class, which it creates
@@ -130,3 +134,30 @@ def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) 
     # The tasks do not refer to the public object, so that its `__del__` runs if the program drops it without `close`.
     for name, flow in flows.items():
         client.scheduler.spawn(flow, name).when_done(ended)
+
+
+def work_of_consumer(core: ConsumerCore, group_id: str | None, name: str) -> LastWork | None:
+    """Return what a consumer or a session does if the program does not close it: it leaves its group.
+
+    name: The consumer or session in log lines.
+    """
+    from kcodec.network.last_work import LastWork
+
+    if group_id is None:
+        return None
+    return LastWork(name, core.selection.leave_forgotten, lambda: f"the consumer to leave group {group_id!r}")
+
+
+def work_of_producer(core: ProducerCore, name: str) -> LastWork | None:
+    """Return what a producer does if the program does not close it: it sends its records. A transaction is not
+    committed, so its records are of no use.
+
+    name: The producer in log lines.
+    """
+    from kcodec.network.last_work import LastWork
+    from kcodec.producer.reports import log_lost
+
+    if core.id_manager.transactional_id is not None:
+        return None
+    report = partial(log_lost, core.accumulator, name, is_transaction_open=False)
+    return LastWork(name, core.last_flow, core.waiting_text, report)

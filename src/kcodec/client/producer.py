@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec.arguments import check_seconds
-from kcodec.client.flows import Client, run_in_background
+from kcodec.client.flows import Client, run_in_background, work_of_producer
 from kcodec.client.interruption import (
     abort_of,
     announced,
@@ -155,6 +155,7 @@ class Producer(ProducerBase):
         self._core.watch_processor(time.thread_time, time.process_time)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
+        io_loop.last_work = work_of_producer(self._core, repr(self))
 
     def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
         """Return the object that provides the producer's identity."""

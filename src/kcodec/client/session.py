@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
-from kcodec.client.flows import run_in_background
+from kcodec.client.flows import run_in_background, work_of_consumer
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
     abort_of,
@@ -62,7 +62,7 @@ LONG_SECONDS = 3600.0
 
 
 class _SessionProducer(Producer):
-    """The producer of a session. It uses the client of the session. The session starts it."""
+    """The producer of a session. It uses the client of the session. The session starts and ends it."""
 
     def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
         self._build(options.producer, client, io_loop)
@@ -74,6 +74,9 @@ class _SessionProducer(Producer):
             "on the outcome; end the block, which commits"
         )
         return id_manager
+
+    def __del__(self) -> None:
+        """Do nothing, as the client is that of the session."""
 
 
 class _SessionBeginning:
@@ -330,6 +333,7 @@ class GroupTransactSession(ClientBase):
         )
         self._flows.attach(self._core, RebalanceListener(**taken.callbacks))
         client.on_crash.append(self._core.crash)
+        self._io_loop.last_work = work_of_consumer(self._core, group_id, repr(self))
         self._start()
 
     @classmethod

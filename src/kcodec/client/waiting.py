@@ -28,7 +28,7 @@ from kcodec.network.not_pickled import NotPickled
 from kcodec.network.weak_sets import members_of
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.reports import log_lost
+from kcodec.producer.reports import log_lost, log_still_sent
 from kcodec.quantities import seconds_text
 from kcodec.transactions.commit_result import CommitResult
 
@@ -136,8 +136,8 @@ class ClientBase(NotPickled):
             with contextlib.suppress(TransportError):  # the callback has closed the client
                 self._io_loop.post(callback.complete)
 
-    def _log_lost(self) -> None:
-        """Log what is lost because the object was not closed."""
+    def _log_dropped(self) -> None:
+        """Log what is lost, or is still done, because the program has dropped the object without closing it."""
 
     def __enter__(self) -> Self:
         return self
@@ -145,9 +145,9 @@ class ClientBase(NotPickled):
     def __del__(self) -> None:
         io_loop = getattr(self, "_io_loop", None)
         if io_loop is not None and not io_loop.is_closed:
-            self._log_lost()
+            self._log_dropped()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
-            io_loop.close(0.0)
+            io_loop.abandon()
 
 
 # Producers
@@ -412,6 +412,7 @@ class ProducerBase(ClientBase):
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core. Return the function that the core calls, with the lock held, when buffer space
         becomes free."""
+        _Child.watch_end()
         self._lock = core_lock(self._io_loop)
         self._space = _SpaceQueue()
         return self._space.wake_first
@@ -446,6 +447,12 @@ class ProducerBase(ClientBase):
         finally:
             with self._lock:
                 space.leave(waiter)
+
+    def _log_dropped(self) -> None:
+        if hasattr(self, "_core") and self._io_loop.can_finish:
+            log_still_sent(self._core.accumulator, repr(self))
+        elif not self._io_loop.is_abandoned:  # the I/O loop logs it after the last work
+            self._log_lost()
 
     def _log_lost(self) -> None:
         if hasattr(self, "_core") and not self._is_loss_logged:
@@ -507,21 +514,38 @@ def _release_all(locks: list[SendLock]) -> None:
     deque(map(SendLock.forget_threads, locks), maxlen=0)
 
 
+class _Child:
+    """A child process of multiprocessing. A forked one ends without exit handlers before Python 3.13, and later without
+    those of the parent.
+
+    process: The process that is watched.
+    """
+
+    process = 0
+
+    @classmethod
+    def watch_end(cls) -> None:
+        """Run `_at_exit` at the end of the process if it is such a child."""
+        processes: Any = sys.modules.get("multiprocessing.process")
+        if processes is not None and cls.process != os.getpid() and processes.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            cls.process = os.getpid()
+            Finalize(None, _at_exit, exitpriority=0)
+
+
 @atexit.register
 def _at_exit() -> None:
-    """Log the records of producers that were not closed, before their threads end. After that, no record is
-    unfinished."""
-    with contextlib.ExitStack() as calls:  # makes all calls, and then raises an error of one of them
-        calls.callback(_end_threads)  # the last call
+    """Let clients that were not closed do their last work, log what is lost, and end the threads."""
+    thread_loop = sys.modules.get("kcodec.network.thread_loop")
+    if thread_loop is None:
+        return
+    with contextlib.ExitStack() as calls:  # makes all calls, the last one first, also if one of them fails
+        calls.callback(thread_loop.end_at_exit)
         for producer in members_of(ProducerBase._open):
             if not producer._io_loop.is_closed:
-                calls.callback(producer._log_lost)
-
-
-def _end_threads() -> None:
-    thread_loop = sys.modules.get("kcodec.network.thread_loop")
-    if thread_loop is not None:
-        thread_loop.end_at_exit()
+                calls.callback(producer._log_dropped)
+        calls.callback(thread_loop.finish_at_exit)
 
 
 if hasattr(os, "register_at_fork"):

@@ -162,7 +162,7 @@ class ServedConsumer(Consumer):
         for task in (self._serving, self._assigning):
             if task is not None:
                 task.cancel()
-        self._io_loop.abandon(self._last_flow())
+        self._io_loop.abandon()
 
     async def _serve(self) -> None:
         """Call the callbacks of rebalances."""

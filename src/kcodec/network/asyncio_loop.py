@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+import time
+import warnings
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from kcodec.arguments import check_seconds
@@ -16,9 +19,11 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
+from kcodec.network.last_work import LastWait, log_failure
 from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
+log = logging.getLogger("kcodec.client")
 _NEVER = float("inf")
 
 
@@ -31,7 +36,10 @@ class AsyncioLoop(IoLoop):
         self._timer: asyncio.TimerHandle | None = None
         #: By the client's clock; the timer fires then or earlier than the next flow is due.
         self._timer_due = _NEVER
-        self._is_turning = self._is_abandoned = False
+        self._is_turning = self._is_finishing = False
+        self._is_over = asyncio.Event()
+        #: Waits for the end of the event loop.
+        self._watch: AsyncGenerator[None, None] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -117,45 +125,84 @@ class AsyncioLoop(IoLoop):
             self._give_up(reason)
             for task in list(self._tasks):
                 task.cancel()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            _step(watch.aclose())
 
-    def abandon(self, last_flow: Flow[None] | None) -> None:
-        """Close the client soon, because the program has no more references to its object and has not closed it. Any
-        thread may call this. Further calls do nothing.
+    @property
+    def can_finish(self) -> bool:
+        """Whether `abandon` does the last work of the client."""
+        loop, is_over = self._loop, self.is_closed or self._is_abandoned
+        return self.last_work is not None and loop is not None and not (is_over or loop.is_closed())
 
-        last_flow: A flow to run before. It has its own time limit.
-        """
+    def abandon(self) -> None:
+        """Do the last work of the client and then close it, because the program has dropped the client without closing
+        it. Any thread may call this. Further calls do nothing."""
         loop = self._loop
         if self._is_abandoned or self.is_closed or loop is None or loop.is_closed():
             return
         self._is_abandoned = True
         with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
-            loop.call_soon_threadsafe(self._begin_to_abandon, last_flow)
+            loop.call_soon_threadsafe(self._do_last_work)
 
-    def _begin_to_abandon(self, last_flow: Flow[None] | None) -> None:
-        if self.is_closed:
+    def _do_last_work(self) -> None:
+        if self.is_closed or self._is_finishing:
             return
-        if last_flow is None:
-            self._abandoned()
+        self._is_finishing = True
+        flow = None if self.last_work is None else self.last_work.flow()
+        if flow is None:
+            self._finished()
             return
-        task = self.client.scheduler.spawn(last_flow, "last flow")
-        task.when_done(self._last_flow_ended)
+        self.client.scheduler.spawn(flow, "last work").when_done(self._last_work_ended)
         self.turn()
 
-    def _last_flow_ended(self, task: Task[None]) -> None:
-        assert self._loop is not None
-        self._loop.call_soon(self._abandoned)  # not in a turn of the scheduler
+    def _last_work_ended(self, task: Task[None]) -> None:
+        assert self._loop is not None and self.last_work is not None
+        log_failure(self.last_work, task)
+        self._loop.call_soon(self._finished)  # not in a turn of the scheduler
 
-    def _abandoned(self) -> None:
-        if not self.is_closed:
-            reason = TransportError("the client was garbage collected without a call of close()")
-            self._end(reason)
-            for callback in self.client.on_crash:
-                callback(reason)
+    def _finished(self) -> None:
+        if self.is_closed:
+            return
+        if self.last_work is not None:
+            self.last_work.report()
+        reason = TransportError("the client was garbage collected, or its event loop ended, without a call of close()")
+        self._end(reason)
+        self._is_over.set()
+        for callback in self.client.on_crash:
+            callback(reason)
+
+    async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
+        """Do the last work when the event loop ends, which closes its asynchronous generators before."""
+        try:
+            yield
+        finally:
+            self._watch = None
+            if not self.is_closed:
+                await self._finish()
+
+    async def _finish(self) -> None:
+        assert self.last_work is not None
+        if not self._is_abandoned:
+            self._is_abandoned = True
+            warnings.warn(f"{self.last_work.name} was not closed", ResourceWarning, stacklevel=2)
+        self._do_last_work()
+        wait = LastWait(self.last_work, self.client.cluster, time.monotonic())
+        try:
+            while not self.is_closed and (seconds := wait.step_seconds()):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._is_over.wait()
+        finally:
+            self._finished()
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self.client.start(self, self.run_blocking)
+            if self.last_work is not None:
+                self._watch = self._until_loop_ends()
+                _step(self._watch.__anext__())
         else:
             self.check_wait()
         return self._loop
@@ -240,7 +287,15 @@ class AsyncioLoop(IoLoop):
     def open(self, address: Address, connection: Connection) -> None:
         """Let asyncio resolve the host, and try its addresses in turn."""
         assert self._loop is not None
-        self._keep(self._loop.create_task(self._open(address, connection)))
+        task = self._loop.create_task(self._open(address, connection))
+        self._keep(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled():  # by a program that cancels all tasks, as asyncio.run does at its end
+                connection.closed(OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)))
+                self.turn()
+
+        task.add_done_callback(ended)
 
     async def _open(self, address: Address, connection: Connection) -> None:
         assert self._loop is not None
@@ -271,6 +326,12 @@ class AsyncioLoop(IoLoop):
             failure = error
         connection.closed(failure)
         self.turn()
+
+
+def _step(awaitable: Awaitable[None]) -> None:
+    """Run an awaitable that waits for nothing."""
+    with contextlib.suppress(StopIteration):
+        next(awaitable.__await__())
 
 
 class _Protocol(asyncio.BufferedProtocol):

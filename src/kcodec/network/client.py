@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from kcodec.network.connections import Opener
+    from kcodec.network.last_work import LastWork
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
@@ -101,13 +102,23 @@ def _raise_failure(task: Task[None]) -> None:
 
 
 class IoLoop:
-    """The common part of I/O thread and event loop: which process may use them, and whether they are running."""
+    """The common part of I/O thread and event loop: which process may use them, and whether they are running.
+
+    last_work: What to do if the program does not close the client. None: nothing, the client just ends.
+    """
+
+    last_work: LastWork | None = None
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._process = os.getpid()
         self._error: BaseException | None = None
-        self._is_closing = False
+        self._is_closing = self._is_abandoned = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the program has dropped the client, or ends, without closing it."""
+        return self._is_abandoned
 
     @property
     def is_closed(self) -> bool:

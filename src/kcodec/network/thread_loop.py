@@ -32,6 +32,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, Waiter, pass_on
 from kcodec.network.connection import Connection
+from kcodec.network.last_work import LastWait, log_failure
 from kcodec.network.weak_sets import members_of
 from kcodec.quantities import seconds_text
 
@@ -62,6 +63,8 @@ class ThreadLoop(IoLoop):
         self._running: set[Waiter[Any]] = set()
         self._thread: threading.Thread | None = None
         self._is_exiting = False
+        #: Whether the last work of an abandoned client has ended, and whether what it has not done was logged.
+        self._is_finished = self._is_reported = False
         self._workers: list[threading.Thread] = []
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         # That of a selector can itself be waited for, on Linux and macOS.
@@ -163,6 +166,58 @@ class ThreadLoop(IoLoop):
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
+    @property
+    def can_finish(self) -> bool:
+        """Whether `abandon` does the last work of the client."""
+        is_over = self.is_closed or self._is_exiting or self._is_abandoned
+        return self.last_work is not None and self._thread is not None and not is_over
+
+    def abandon(self) -> None:
+        """Do the last work of the client and then end its thread, because the program has dropped the client, or ends,
+        without closing it. Further calls do nothing.
+
+        This does not wait, as the garbage collector calls it in any thread, which may hold any lock.
+        """
+        if self._is_abandoned or self.is_closed:
+            return
+        if self.can_finish:
+            self._is_abandoned = True
+            with contextlib.suppress(TransportError):  # the interpreter is exiting, just now
+                self.post(self._do_last_work)
+                return
+        self.close(0.0)
+
+    def _do_last_work(self) -> None:
+        assert self.last_work is not None
+        flow = self.last_work.flow()
+        if flow is None:
+            self._finished()
+        else:
+            self.client.scheduler.spawn(flow, "last work").when_done(self._finished)
+
+    def _finished(self, task: Task[None] | None = None) -> None:
+        if task is not None and self.last_work is not None:
+            log_failure(self.last_work, task)
+        self._is_finished = True
+        self._wake()  # otherwise, this turn would wait for an event
+
+    def wait_until_finished(self, began: float) -> None:
+        """At exit, which began at this time: wait for the last work of an abandoned client, up to its time limit, and
+        log what was not done."""
+        if not self._is_abandoned or self.last_work is None or self._process != os.getpid():
+            return
+        wait, thread = LastWait(self.last_work, self.client.cluster, began), self._thread
+        try:
+            while thread is not None and thread.is_alive() and (seconds := wait.step_seconds()):
+                thread.join(seconds)
+        finally:
+            self._report()
+
+    def _report(self) -> None:
+        if self.last_work is not None and not self._is_reported:
+            self._is_reported = True
+            self.last_work.report()
+
     def begin_exit(self) -> None:
         """Ask the thread to end because the interpreter exits, without waiting for it.
 
@@ -219,7 +274,7 @@ class ThreadLoop(IoLoop):
     def _loop(self) -> None:
         try:
             self.client.start(self, self.run_blocking)
-            while not (self._is_closing or self._is_exiting):
+            while not (self._is_closing or self._is_exiting or self._is_finished):
                 self._turn()
         except BaseException as error:  # noqa: BLE001  calls that wait must end with it
             self._error = error
@@ -259,6 +314,8 @@ class ThreadLoop(IoLoop):
     def _end(self) -> None:
         self.io_turn.is_urgent = False
         try:
+            if self._is_abandoned:
+                self._report()
             self.client.stop()
             self.client.scheduler.run_ready()
         finally:
@@ -297,6 +354,9 @@ class ThreadLoop(IoLoop):
             thread.start()
         except RuntimeError as error:  # no more threads: a limit of the system, or the interpreter exits
             self.io_turn.helpers -= 1
+            if self._is_abandoned:  # nothing else runs on this thread
+                self.client.scheduler.call_soon(lambda: _run_here(function, done))
+                return
             refusal = TransportError(f"a thread for a blocking call could not be started: {error}")
             self.client.scheduler.call_soon(lambda: done(None, refusal))
             return
@@ -364,6 +424,15 @@ class ThreadLoop(IoLoop):
         self.selector.close()
         self._wake_in.close()
         self._wake_out.close()
+
+
+def _run_here(function: Callable[[], Any], done: Done) -> None:
+    try:
+        value = function()
+    except Exception as error:  # noqa: BLE001  raised in the flow that waits
+        done(None, error)
+    else:
+        done(value, None)
 
 
 def _os_error(code: int) -> OSError:
@@ -458,6 +527,18 @@ def _forget_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
+
+
+def finish_at_exit() -> None:
+    """Let the clients that were not closed do their last work. Ctrl-C ends the wait. This runs at the same time as
+    `end_at_exit`, and before it."""
+    loops, began = members_of(_loops), time.monotonic()
+    for loop in loops:
+        if loop.can_finish:
+            loop.abandon()
+    with contextlib.suppress(KeyboardInterrupt):
+        for loop in loops:
+            loop.wait_until_finished(began)
 
 
 def end_at_exit() -> None:

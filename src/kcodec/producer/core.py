@@ -353,6 +353,11 @@ class ProducerCore:
             self.sender.fail_all(lambda batch: self._closed_early(DeliveryTimeoutError, text, batch))
         self.sender.stop()
 
+    def last_flow(self) -> Flow[None] | None:
+        """Return the flow for a producer that the program does not close: it sends the buffered records. Return None if
+        all records have ended."""
+        return self.close() if self.has_unfinished else None
+
     def _closed_early(self, kind: type[TransportError], text: str, batch: ProducerBatch) -> TransportError:
         why = self.why_waiting(batch)
         return kind(text + (f": {why}" if why else ""), possibly_sent=batch.attempts > 0)

@@ -118,6 +118,17 @@ def waiting_text(batches: Collection[ProducerBatch]) -> str:
     return f"{records_text(count)} of topic{'s' if len(topics) > 1 else ''} {names}{more}"
 
 
+def log_still_sent(accumulator: Accumulator, producer_name: str) -> None:
+    """Log that a producer which was not closed still sends its records. As for `log_lost`, do not take the lock."""
+    unfinished = list(accumulator.unfinished)
+    if unfinished:
+        log.warning(
+            "%s was not closed. It still sends its records in the background, and only logs their errors: %s",
+            producer_name,
+            waiting_text(unfinished),
+        )
+
+
 def log_lost(accumulator: Accumulator, producer_name: str, *, is_transaction_open: bool) -> None:
     """Log the losses of a producer that was not closed: unfinished records, records of an open transaction, and
     failures whose error was not retrieved. Do not take the lock, because the garbage collector may call this in a

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from kcodec._fast import AsyncRecordIterator
 from kcodec.arguments import check_callbacks, check_timeout
 from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
-from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
+from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background, work_of_consumer
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.flow import Flow, join, spawn
@@ -125,6 +125,7 @@ class Consumer(ClientBase):
             now=lambda: time.time_ns() // 1_000_000,
         )
         self._client.on_crash.append(self._core.crash)
+        self._io_loop.last_work = work_of_consumer(self._core, self._options.group_id, repr(self))
         self._max_poll_records = self._options.max_poll_records
         if True:  # ASYNC
             self._suspended_at = 0.0
@@ -448,11 +449,6 @@ class Consumer(ClientBase):
             self._core.take_back_uncompleted()
         limit = limited_seconds(error)
         await self._end(CLOSE_SECONDS if limit is None else limit, error)
-
-    if True:  # ASYNC
-
-        def _last_flow(self) -> Flow[None]:
-            return self._core.selection.leave_forgotten()
 
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"

@@ -19,7 +19,7 @@ from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
-from kcodec.client.flows import run_in_background
+from kcodec.client.flows import run_in_background, work_of_consumer
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
     abort_of,
@@ -61,7 +61,7 @@ LONG_SECONDS = 3600.0
 
 
 class _SessionProducer(Producer):
-    """The producer of a session. It uses the client of the session. The session starts it."""
+    """The producer of a session. It uses the client of the session. The session starts and ends it."""
 
     def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
         self._build(options.producer, client, io_loop)
@@ -73,6 +73,9 @@ class _SessionProducer(Producer):
             "on the outcome; end the block, which commits"
         )
         return id_manager
+
+    def __del__(self) -> None:
+        """Do nothing, as the client is that of the session."""
 
 
 class _SessionBeginning:
@@ -337,6 +340,7 @@ class GroupTransactSession(ClientBase):
         )
         self._flows.attach(self._core, RebalanceListener(**taken.callbacks))
         client.on_crash.append(self._core.crash)
+        self._io_loop.last_work = work_of_consumer(self._core, group_id, repr(self))
         if False:  # SYNC
             self._start()
 
@@ -542,11 +546,6 @@ class GroupTransactSession(ClientBase):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._end(closing_seconds(error, self._client.cluster, CLOSE_SECONDS), error)
-
-    if True:  # ASYNC
-
-        def _last_flow(self) -> Flow[None]:
-            return self._core.selection.leave_forgotten()
 
     def __repr__(self) -> str:
         own = self._options

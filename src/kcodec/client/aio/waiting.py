@@ -25,7 +25,7 @@ from kcodec.network.not_pickled import NotPickled
 from kcodec.network.weak_sets import members_of
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.reports import log_lost
+from kcodec.producer.reports import log_lost, log_still_sent
 from kcodec.transactions.commit_result import CommitResult
 
 if TYPE_CHECKING:
@@ -134,24 +134,19 @@ class ClientBase(NotPickled):
             with contextlib.suppress(TransportError):  # the callback has closed the client
                 self._io_loop.post(callback.complete)
 
-    def _log_lost(self) -> None:
-        """Log what is lost because the object was not closed."""
+    def _log_dropped(self) -> None:
+        """Log what is lost, or is still done, because the program has dropped the object without closing it."""
 
     async def __aenter__(self) -> Self:
         self._start()
         return self
 
-    def _last_flow(self) -> Flow[None] | None:
-        """Return a flow to run before the client ends because its object is garbage collected. The flow must not refer
-        to the object."""
-        return None
-
     def __del__(self) -> None:
         io_loop = getattr(self, "_io_loop", None)
         if io_loop is not None and self._is_started and not io_loop.is_closed:
-            self._log_lost()
+            self._log_dropped()
             warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
-            io_loop.abandon(self._last_flow())
+            io_loop.abandon()
 
 
 # Producers
@@ -461,6 +456,12 @@ class ProducerBase(ClientBase):
         finally:
             space.leave(waiter)
 
+    def _log_dropped(self) -> None:
+        if hasattr(self, "_core") and self._io_loop.can_finish:
+            log_still_sent(self._core.accumulator, repr(self))
+        elif not self._io_loop.is_abandoned:  # the I/O loop logs it after the last work
+            self._log_lost()
+
     def _log_lost(self) -> None:
         if not self._is_loss_logged:
             self._is_loss_logged = True
@@ -473,5 +474,5 @@ def _at_exit() -> None:
     """Log the records of producers that were not closed."""
     with contextlib.ExitStack() as calls:  # makes all calls, and then raises an error of one of them
         for producer in members_of(ProducerBase._open):
-            if not producer._io_loop.is_closed:
+            if not (producer._io_loop.is_closed or producer._io_loop.is_abandoned):
                 calls.callback(producer._log_lost)
