@@ -212,9 +212,10 @@ def test_tasks_that_begin_together_send_in_steps(
     turns: list[int] = []
 
     async def run() -> list[int]:
+        nonlocal clock
         async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, **options) as producer:
             await producer.send_and_wait(topic, b"first", partition=0)
-            append = producer._core.append
+            append, clock = producer._core.append, time.monotonic() + 1
 
             def counted(*arguments: Any) -> Any:
                 nonlocal clock

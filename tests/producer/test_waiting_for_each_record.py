@@ -76,7 +76,7 @@ def test_a_record_needs_no_timer_and_no_wakeup(make: Callable[..., Producer]) ->
     found = asyncio.run(program())
     assert found["call_soon_threadsafe"] == 0
     assert found["call_at"] <= 5
-    assert found["call_soon"] <= 3 * RECORDS
+    assert found["call_soon"] <= 2 * RECORDS
 
 
 def test_a_record_leaves_no_reference_cycle(make: Callable[..., Producer]) -> None:

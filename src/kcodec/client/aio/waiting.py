@@ -48,6 +48,9 @@ else:
 T = TypeVar("T")
 #: Tasks that send without a pause let the event loop run after this time.
 SUSPEND_SECONDS = 0.05
+#: The part of this time in which the event loop is not watched. If a task waits for each record, watching it would cost
+#: one more iteration of the event loop for each record.
+UNWATCHED_SECONDS = 0.01
 #: The largest number of waiting tasks that are woken together.
 MOST_WOKEN = 256
 
@@ -322,7 +325,10 @@ class _SpaceQueue:
         self.accumulator: Any = None
         #: Whether there was no space for the first one. Otherwise it is about to try, and batches may linger and grow.
         self._is_short = False
+        #: Time from which tasks may have sent without letting the event loop run, and whether a callback of the event
+        #: loop ends this time.
         self._busy_since: float | None = None
+        self._is_watched = False
         #: Number of tasks that the next one to leave wakes.
         self._woken = 1
 
@@ -388,15 +394,18 @@ class _SpaceQueue:
         the I/O of the producer."""
         now = time.monotonic()
         if self._busy_since is None:
+            self._busy_since = now
+        elif self._is_watched:
+            return now - self._busy_since > SUSPEND_SECONDS - UNWATCHED_SECONDS
+        elif now - self._busy_since > UNWATCHED_SECONDS:
             loop = asyncio._get_running_loop()
-            if loop is not None:
-                self._busy_since = now
+            if loop is not None:  # the event loop may have run meanwhile, so it is watched from now on
+                self._busy_since, self._is_watched = now, True
                 loop.call_soon(self._loop_runs)
-            return False
-        return now - self._busy_since > SUSPEND_SECONDS
+        return False
 
     def _loop_runs(self) -> None:
-        self._busy_since = None
+        self._busy_since, self._is_watched = None, False
 
 
 class ProducerBase(ClientBase):
