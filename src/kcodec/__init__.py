@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec: Kafka record batches to Python, Arrow and Spark.
+"""kcodec: an Apache Kafka client for Python, a codec for Kafka's record batches, and a Kafka data source for Spark.
 
-The names here are the public API; their docstrings describe arguments and results.
+This module has the codec, reads of topics and log files (`read_topic`, `open`), and the exceptions. `kcodec.client` has
+the clients, `kcodec.client.aio` the same clients for asyncio, and `kcodec.spark` the functions for Spark.
 """
 
 from kcodec._fast import (

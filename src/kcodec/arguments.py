@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How public calls read an argument that is an iterable of names, numbers or partitions.
+"""The arguments of public calls: their types, lists of names, numbers or partitions, and their former names.
 
 A `str` is an iterable of its letters and a TopicPartition one of its fields, so a type checker does not notice when one
 is passed in place of a list. Throughout kcodec a single name, number or partition means a list of that one, as in

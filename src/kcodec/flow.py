@@ -9,9 +9,8 @@ A flow yields effects and receives their results. It never uses a socket, a cloc
         yield from sleep(0.02)
 
 All flows of a client run on one `kcodec.network.scheduler.Scheduler`, one step at a time. Nothing else runs between two
-yields, so that flows share state without locks. Time is an argument (a `Clock`, in monotonic seconds). Effects are not
-dataclasses: a frozen one takes several times as long to create, and each request creates some; and the classes of this
-module would take a twentieth of the time in which a client is imported.
+yields, so that flows share state without locks. Time is an argument (a `Clock`, in monotonic seconds). Effects are
+plain classes. Dataclasses take longer to create and to import (docs/design/network.md).
 """
 
 from __future__ import annotations

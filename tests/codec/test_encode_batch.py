@@ -290,6 +290,16 @@ def test_control_records_are_refused_whatever_the_type_of_their_number(kind: Any
     assert encode(source[:2], timestamp=0).records_count == 2
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()], ids=str)
+def test_a_flag_may_be_a_number(kind: Any) -> None:
+    """SQLite, for example, stores False as 0."""
+    flags = pa.array([0, None, 0, 1]).cast(kind)
+    table = pa.table({"value": [b"a", b"b", b"c", b"marker"], "is_control": flags})
+    assert encode(table[:3], timestamp=0).records_count == 3
+    with pytest.raises(EncodeError, match="row 3: a control record would become an ordinary record"):
+        encode(table, timestamp=0)
+
+
 @pytest.mark.parametrize("values", [pa.array(["COMMIT"]), pa.array([1]).dictionary_encode(), pa.array([b"x"])])
 def test_a_control_type_that_is_not_a_number_is_refused(values: Any) -> None:
     with pytest.raises(TypeError, match="column 'control_type': expected booleans or numbers"):

@@ -155,6 +155,27 @@ def test_a_replacement_of_a_failed_broker_is_read(tmp_path: Path, monkeypatch: p
     ]
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["at the opening", "during a read"])
+def test_a_swap_file_that_is_renamed_after_its_listing_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """The end of a replacement, between a listing and the read of the headers of its .swap file."""
+    monkeypatch.setattr(swaps, "STABILITY_LOOKS", 3)
+    directory = written(tmp_path)
+    log = open_log(directory) if is_open else None
+    swap = file_of(directory, 6).with_suffix(".log.swap")
+    file_of(directory, 6).rename(swap)
+    read_headers = swaps._next_offset
+
+    def renamed_before(*arguments: Any) -> int:
+        if swap.exists():
+            swap.rename(file_of(directory, 6))
+        return read_headers(*arguments)
+
+    monkeypatch.setattr(swaps, "_next_offset", renamed_before)
+    assert offsets(log or open_log(directory)) == [offset for offset in range(30) if offset not in (15, 16)]
+
+
 @pytest.mark.parametrize("deleted", [(6,), (0, 6), (0, 6, 12, 18), (12,)])
 def test_a_segment_that_is_deleted_is_an_error(tmp_path: Path, deleted: tuple[int, ...]) -> None:
     """Retention deletes the first segments, and a program any segment. The records of the others are returned before

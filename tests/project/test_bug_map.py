@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table "Where to look for a bug" of CONTRIBUTING.md names files that exist."""
+"""The table "Where to look for a bug" of CONTRIBUTING.md, and the pages for contributors, name files that exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "kcodec"
@@ -41,3 +43,9 @@ def test_each_file_that_the_bug_map_names_exists() -> None:
     assert len(rows) > 40, "the table was not found"
     assert missing_names("`producer/core.py`, `no_such_file.py`") == ["no_such_file.py"]
     assert not [name for row in rows for name in missing_names(row)]
+
+
+@pytest.mark.parametrize("page", ["packages.md", "common-changes.md"])
+def test_each_file_that_a_page_for_contributors_names_exists(page: str) -> None:
+    paragraphs = (ROOT / "docs" / "design" / page).read_text("utf-8").split("\n\n")
+    assert not [name for paragraph in paragraphs for name in missing_names(paragraph)]

@@ -147,7 +147,7 @@ EARLY = {
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
         for part in (
             *("admin", "admin_values", "checks", "cluster", "consumer", "errors", "events", "options", "permissions"),
-            *("feeding", "messages", "places", "producer", "topics"),
+            *("feeding", "messages", "places", "problems", "producer", "topics"),
         )
     ),
 }

@@ -186,7 +186,8 @@ def test_missing_offsets_are_skipped_counted_and_logged(
         reader = RangeReader(world, "skip").open(OffsetRange("t", 0, start, end)).all()
     assert reader.rows.get(("t", 0), []) == log.expected(max(start, 12), end)
     assert reader.lost == [lost]
-    reported = [record.getMessage() for record in caplog.records]
+    # Clients that earlier tests have left in the pool of read_ranges may also log a warning.
+    reported = [record.getMessage() for record in caplog.records if record.name == "kcodec.reading"]
     assert reported == [text for text in reported if text.startswith(f"range t-0 [{start}, {end}): ")]
     assert sum(int(text.split("): ")[1].split()[0]) for text in reported) == lost
 

@@ -108,7 +108,7 @@ def test_poll_gives_nothing_while_a_rebalance_is_under_way(session_class: type[T
     session = txn.client.session
     session._flows.block, session._flows.is_rebalancing = txn.block, True
     assert session._take(txn.block, lambda: [b"a record"]) is None
-    rows = session._no_rows()
+    rows = session._core.no_rows()
     assert len(rows) == 0
     assert [field.name for field in pyarrow.schema(rows)] == list(session._core.settings.columns)
     session._flows.is_rebalancing = False

@@ -11,7 +11,6 @@ from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
 from kcodec.cluster.retry_driver import (
-    UNKNOWN_TOPIC_PATIENCE_SECONDS,
     ApiHandler,
     CallContext,
     Deadline,
@@ -32,6 +31,8 @@ log = logging.getLogger("kcodec.client")
 THE_CLUSTER = "the cluster"
 #: The highest level of a feature that a request can hold.
 HIGHEST_LEVEL = (1 << 15) - 1
+#: Maximum time for which a broker may report the levels before a change.
+FEATURES_LAG_SECONDS = 2.0
 #: Changes of the level that are allowed for a feature (Kafka: FeatureUpdate.UpgradeType).
 UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 
@@ -169,9 +170,9 @@ def update_features(
 
 
 def _are_finalized(context: CallContext, levels: Mapping[str, int], deadline: Deadline) -> Flow[bool]:
-    """Return whether all features have these levels, after a repeated request. Some brokers learn of a change a little
-    later, so the features are described again for a moment."""
-    until = min(deadline.at, context.clock() + UNKNOWN_TOPIC_PATIENCE_SECONDS)
+    """Return whether all features have these levels, after a repeated request. A broker may learn of a change a little
+    later than others, so the features are described repeatedly for FEATURES_LAG_SECONDS."""
+    until = min(deadline.at, context.clock() + FEATURES_LAG_SECONDS)
     attempt = 0
     while context.clock() < until:
         try:

@@ -10,9 +10,10 @@
                 txn.send("orders", b"17")
 
 core.py has all state and no I/O: it takes request frames and a clock, and returns response frames. server.py adds the
-sockets, and embedded.py a thread. api.py defines what a handler gets and returns. partition_log.py, segment.py and
-producer_state.py are the leader of a partition, topics.py is the controller, transactions/ the transaction coordinator,
-groups/ the group coordinator, and admin/ the administration. faults.py, clock.py and wire_log.py are for tests.
+sockets, and embedded.py a thread. api.py defines what a handler gets and returns. produce.py, fetch.py and offsets.py
+are the APIs of the leader of a partition, and partition_log.py, segment.py and producer_state.py its state. topics.py
+is the controller, transactions/ the transaction coordinator, groups/ the group coordinator, authorizer/ the authorizer,
+and admin/ the administration. faults.py, clock.py and wire_log.py are for tests.
 """
 
 from kcodec._lazy import lazy_exports

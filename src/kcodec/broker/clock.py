@@ -75,7 +75,7 @@ class Clock:
         return found
 
     def not_before(self, ms: int) -> bool:
-        """Move the time forward to `ms`, before there are timers. Return False if it is not earlier than that."""
+        """Move the time forward to `ms` if it is earlier, and return whether it was. There must be no timers yet."""
         behind = ms - self._now()
         self._ahead_ms += max(behind, 0)
         return behind > 0

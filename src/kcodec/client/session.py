@@ -16,7 +16,6 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
-from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.flows import run_in_background, work_of_consumer
 from kcodec.client.interruption import (
@@ -170,7 +169,7 @@ class SessionTransaction:
         timeout: Maximum time to wait, in seconds. None: wait without a limit.
         """
         session = self._session
-        return session._poll(self._current, timeout, session._core.take_arrow, session._no_rows)
+        return session._poll(self._current, timeout, session._core.take_arrow, session._core.no_rows)
 
     def send(
         self,
@@ -450,19 +449,6 @@ class GroupTransactSession(ClientBase):
         finally:
             self._flows.taken(block, count)
         return taken
-
-    def _no_rows(self) -> DecodedRecords:
-        """Return a result of poll_arrow without rows."""
-        own: Any = self._core.settings
-        return decode_fetch(
-            b"",
-            topic="",
-            partition=0,
-            start_offset=0,
-            columns=own.columns,
-            binary_type=own.binary_type,
-            framing=own.framing,
-        )
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls

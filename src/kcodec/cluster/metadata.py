@@ -374,7 +374,6 @@ class Cluster:
                 part.leader_id,
                 part.leader_epoch,
                 tuple(part.replica_nodes),
-                tuple(part.isr_nodes),
                 tuple(part.offline_replicas),
             )
         if old is not None and is_same and found.topic_id != NO_UUID and not found.error_code:

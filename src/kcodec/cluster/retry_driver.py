@@ -47,7 +47,7 @@ V = TypeVar("V")
 UNKNOWN_TOPIC_PATIENCE_SECONDS = 2.0
 # Maximum number of requests of one call that are in flight at a time.
 MAX_PARALLEL_REQUESTS = 32
-# Errors that stand in the note of another, in words.
+# Maximum number of other errors that the note of an error lists.
 MAX_NOTED_ERRORS = 5
 
 

@@ -52,7 +52,6 @@ class Partition:
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...] = ()
-    in_sync_replicas: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
 
 

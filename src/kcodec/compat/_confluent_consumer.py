@@ -41,11 +41,10 @@ from kcodec.compat._confluent_errors import (
 )
 from kcodec.compat._confluent_events import Events, Observer, serve_all
 from kcodec.compat._confluent_feeding import FeedingConsumer
-from kcodec.compat._confluent_messages import error_message
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._confluent_places import Offsets, checked_places, offset_after, offsets_of, places_of
+from kcodec.compat._confluent_problems import ConsumerProblems
 from kcodec.compat._confluent_reached import ReachedOffsets
-from kcodec.compat._confluent_topics import SubscribedTopics
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -54,8 +53,6 @@ STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
 #: Maximum time for a consumer that was deleted without `close` to leave its group.
 DELETED_SECONDS = 3.0
-#: Minimum time between two reports of the same persistent error of the group or of the client by `poll`.
-REPORT_SECONDS = 1.0
 
 
 @derived_from(cimpl.Consumer)
@@ -76,11 +73,6 @@ class ConsumerMethods:
             settings.options["metrics"] = self._observer
         self._cluster = ClusterReader(settings.options, self._observer)
         self._is_subscribed = False
-        self._topics = SubscribedTopics()
-        #: Whether `poll` has reported that it was called too late, and has not requested records since.
-        self._is_late_reported = False
-        #: The texts of persistent errors, and the monotonic time at which `poll` reports each one again.
-        self._reported: dict[str, float] = {}
         #: "assign" or "revoke" while a rebalance callback of this kind runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
@@ -95,6 +87,8 @@ class ConsumerMethods:
         #: The callbacks of `subscribe` by name.
         self._functions: dict[str, Callable[..., Any] | None] = {}
         self._reached = ReachedOffsets(stores=settings.options.get("enable_auto_offset_store", True))
+        is_committed_only = str(settings.options.get("isolation_level", "read_committed")) == "read_committed"
+        self._problems = ConsumerProblems(self._reached, is_committed_only=is_committed_only)
         self._assigned: dict[TopicPartition, int] = {}
         with as_kafka_exceptions():
             self._kcodec = FeedingConsumer(**settings.options)
@@ -138,7 +132,7 @@ class ConsumerMethods:
         self._check_topics(topics)
         if not self._is_subscribed and consumer.assignment():
             self.unassign()
-        self._topics.subscribe([] if self._is_of_consumer_protocol else topics)
+        self._problems.topics.subscribe([] if self._is_of_consumer_protocol else topics)
         callbacks: dict[str, Any] = {
             "on_assigned": self._called("on_assign", on_assign),
             "on_revoked": self._called("on_revoke", on_revoke),
@@ -459,16 +453,15 @@ class ConsumerMethods:
                 events.wait(left)
             else:
                 feed.note_last()
-                if self._is_subscribed and (problem := self._problem(consumer)) is not None:
+                if self._is_subscribed and (problem := self._problems.of_subscription(consumer)) is not None:
                     found.append(problem)
                     return True
                 delivery = None
                 try:
                     delivery = consumer.request(left)
                 except errors.KcodecError as error:
-                    partition = _partition_of(error)
-                    if partition is not None or self._is_news(str(error)):
-                        found.append(_failed(error, partition))
+                    if (problem := self._problems.of_error(error)) is not None:
+                        found.append(problem)
                         return True
                     events.wait(left)
                 finally:
@@ -478,7 +471,7 @@ class ConsumerMethods:
                 if delivery is not None:
                     feed.delivery = delivery
                     continue
-                if self._settings.reports_eof and (end := self._end_of_partition(consumer)) is not None:
+                if self._settings.reports_eof and (end := self._problems.end_of_partition(consumer)) is not None:
                     found.append(end)
                     return True
             if deadline is not None and time.monotonic() >= deadline:
@@ -486,57 +479,11 @@ class ConsumerMethods:
                 events.serve()
                 return False
 
-    def _is_news(self, text: str) -> bool:
-        """Return True if no error with this text was reported within REPORT_SECONDS, and note that it is reported
-        now."""
-        now = time.monotonic()
-        self._reported = {each: until for each, until in self._reported.items() if now < until}
-        if text in self._reported:
-            return False
-        self._reported[text] = now + REPORT_SECONDS
-        return True
-
-    def _problem(self, consumer: FeedingConsumer) -> Any:
-        """Return a message about a late poll or a missing topic, but only once for each problem. Return None if there
-        is no problem."""
-        is_reported, self._is_late_reported = self._is_late_reported, consumer.is_late
-        if self._is_late_reported and not is_reported:
-            text = (
-                "poll() was called later than max.poll.interval.ms after the last call, so the consumer left its group"
-            )
-            return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text)
-        return consumer.missing_topic(self._topics)
-
     def _pass_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Move positions past markers and aborted records that follow the last messages."""
         consumer = self._open()
         self._feed.note_last()
         self._reached.passed(consumer.passed(partitions))
-
-    def _end_of_partition(self, consumer: FeedingConsumer) -> Any:
-        """Return a message for a partition whose end was reached (_PARTITION_EOF), once for each end. Return None if
-        there is no such partition."""
-        reached = self._reached
-        is_committed = str(self._settings.options.get("isolation_level", "read_committed")) == "read_committed"
-        for partition, state in consumer.health().partitions.items():
-            lag = state.stable_lag if is_committed and state.stable_lag is not None else state.lag
-            position = state.position
-            if (
-                lag
-                or lag is None
-                or position is None
-                or state.buffered_bytes
-                or reached.ends.get(partition) == position
-            ):
-                continue
-            known = reached.positions.get(partition)
-            if known is not None and known.offset > position:
-                continue  # the program has moved the position, and this is still the previous one
-            reached.ends[partition] = position
-            text = f"the end of {partition} was reached at offset {position}"
-            error = KafkaError(KafkaError._PARTITION_EOF, text)
-            return error_message(error, text, partition.topic, partition.partition, position)
-        return None
 
     # Positions
 
@@ -785,23 +732,6 @@ class ConsumerMethods:
             with contextlib.suppress(RuntimeError, errors.KcodecError):  # on the I/O thread, or without a broker
                 consumer.close(DELETED_SECONDS)
             self._cluster.close()
-
-
-def _partition_of(error: errors.KcodecError) -> TopicPartition | None:
-    """Return the partition to which an error belongs, or None."""
-    place = getattr(error, "topic_partition", None) or getattr(error, "partition", None)
-    resource = getattr(error, "resource", None)
-    return resource if place is None and isinstance(resource, TopicPartition) else place
-
-
-def _failed(error: errors.KcodecError, partition: TopicPartition | None) -> Any:
-    """Return the message for an error of a partition or of the group. As in librdkafka, its value is the text of the
-    error."""
-    found = kafka_error(error)
-    if partition is None:
-        return error_message(found, found.str())
-    offset = getattr(error, "offset", None)
-    return error_message(found, found.str(), *partition, OFFSET_INVALID if offset is None else offset)
 
 
 class ConfluentConsumer(ConsumerMethods):

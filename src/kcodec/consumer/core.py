@@ -307,6 +307,10 @@ class ConsumerCore:
         """Any thread: return fetched records of one partition as columns, without rows if there are none."""
         return self.fetcher.buffer.take_arrow()
 
+    def no_rows(self) -> DecodedRecords:
+        """Any thread: return the result of `take_arrow` if there are no records."""
+        return self.fetcher.buffer.no_rows()
+
     def take_delivery(self, max_records: int) -> Delivery | None:
         """Any thread: return fetched records to be delivered one by one; None if there are none. Raise the errors of
         `take`."""

@@ -380,7 +380,7 @@ class FetchBuffer:
             self._assignment.take_back_request()
             raise
         self.raise_failed()
-        return self._empty()
+        return self.no_rows()
 
     def take_delivery(self, max_records: int, only: Set[TopicPartition] | None = None) -> Delivery | None:
         """Return at most `max_records` records of one partition, to be delivered one by one. Only delivered records
@@ -446,8 +446,8 @@ class FetchBuffer:
                 return
         self._taken(entry, is_given=False)
 
-    def _empty(self) -> DecodedRecords:
-        """Return a result without rows."""
+    def no_rows(self) -> DecodedRecords:
+        """Return the result of `take_arrow` if there are no records."""
         settings = self._settings
         return decode_fetch(
             b"",

@@ -434,8 +434,8 @@ class Log:
             elif start > base:
                 place = position_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            place_of = segment.path, place.position, end, place.first_offset, rising, storage, following
-            yield ByteRange(*place_of, version=segment.version)
+            bounds = place.position, end, place.first_offset
+            yield ByteRange(segment.path, *bounds, rising, storage, following, version=segment.version)
 
     # Segments that are replaced
 

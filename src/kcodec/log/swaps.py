@@ -41,7 +41,7 @@ SWAP_NAME = re.compile(r"(\d{20})\.log\.swap")
 
 # Number of listings in a row after which a .swap file is considered to be left by a broker that failed.
 SWAP_LOOKS = 10
-# Number of listings, and the pause between two of them, until the segments are the same in two listings in a row.
+# Maximum number of listings, and the pause between two of them, until two listings in a row have the same segments.
 STABILITY_LOOKS = 100
 STABILITY_SECONDS = 0.01
 
@@ -92,14 +92,19 @@ def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) ->
 
 
 def listed_segments(storage: Storage, directory: str, limits: DecodeLimits) -> list[Segment]:
-    """Return the same as segments, with the versions that their files have at one time. If files are replaced all the
-    time, return the segments without versions, which are read as they are."""
+    """Return the segments of `segments_at_start`, with the versions that their files have at one time. If files are
+    replaced all the time, return the segments without versions, which are read as they are."""
     looks = 0
     while True:
         before = _versions(storage, directory)
-        found = segments_at_start(storage, directory, limits)
-        versions = _versions(storage, directory) if before else before
         looks += 1
+        try:
+            found = segments_at_start(storage, directory, limits)
+        except FileNotFoundError:  # a .swap file was renamed after it was listed
+            if looks == STABILITY_LOOKS:
+                raise
+            continue
+        versions = _versions(storage, directory) if before else before
         if all(_are_same(before.get(name), versions.get(name)) for _, name in found):
             break
         if looks == STABILITY_LOOKS:

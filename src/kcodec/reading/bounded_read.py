@@ -236,15 +236,7 @@ class BoundedRead:
             # The error of a request that the deadline has cut short is less specific than the previous error.
             if partition.last_error is None or timeout >= self.settings.request_timeout:
                 partition.last_error = error
-            cause = error.__cause__
-            if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
-                partition.must_pause = self._space.large > 0  # the size may grow each time
-                self._space.large = max(self._space.large, cause.claimed)
-                return None
-            if preferred.node is None:
-                self.cluster.forget_leader(topic, number)
-            else:
-                preferred.leave("did not respond to a Fetch")
+            self._not_received(partition, error)
             return None
         found = _of_partition(reply.message, number)
         code = reply.message.error_code or (found.error_code if found is not None else 0)
@@ -253,11 +245,32 @@ class BoundedRead:
             return None
         if found is None:  # a throttled response has no partitions (KIP-219); the connection waits by itself
             return None
-        if found.diverging_epoch.end_offset >= 0 and preferred.node is not None:
-            preferred.leave()  # the leader's log decides
-            return None
+        return (yield from self._responded(partition, found, leader))
+
+    def _not_received(self, partition: PartitionRead, error: TransportError | UnsupportedError) -> None:
+        """Prepare the repetition of a request without a response: with a larger size, or to another broker."""
+        cause, preferred = error.__cause__, partition.preferred
+        if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
+            partition.must_pause = self._space.large > 0  # the size may grow each time
+            self._space.large = max(self._space.large, cause.claimed)
+        elif preferred.node is None:
+            self.cluster.forget_leader(*partition.topic_partition)
+        else:
+            preferred.leave("did not respond to a Fetch")
+
+    def _responded(
+        self, partition: PartitionRead, found: Any, leader: tuple[int | None, int]
+    ) -> Flow[FetchedResponse | None]:
+        """Handle a response without an error code. Return None if it has no records.
+
+        leader: Id and epoch of the leader when the request was sent.
+        """
+        preferred = partition.preferred
         if found.diverging_epoch.end_offset >= 0:
-            self._diverged(partition, found.diverging_epoch)
+            if preferred.node is not None:
+                preferred.leave()  # the leader's log decides
+            else:
+                self._diverged(partition, found.diverging_epoch)
             return None
         if not found.records and found.preferred_read_replica >= 0:
             partition.must_pause = preferred.prefer(found.preferred_read_replica)

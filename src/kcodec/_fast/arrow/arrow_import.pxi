@@ -257,10 +257,25 @@ cdef tuple _INPUT_NAMES = DEFAULT_COLUMNS + FRAMING_COLUMNS
 cdef tuple _CHECKED_NAMES = _INPUT_NAMES + ("is_control", "control_type")
 
 
-cdef int64_t _first_set(ImportedSchema *schema, ImportedArray *column, ImportedArray *table):
+cdef double _number_at(const uint8_t *values, char kind, int64_t at):
+    """Return a number of a column. kind: its format, which is one of bcCsSiIlLfg."""
+    if kind == 98:  # b: a boolean is one bit
+        return 0 if input_is_null(values, at) else 1
+    if kind == 99 or kind == 67:  # c, C
+        return values[at]
+    if kind == 115 or kind == 83:  # s, S
+        return (<const int16_t *>values)[at]
+    if kind == 105 or kind == 73:  # i, I
+        return (<const int32_t *>values)[at]
+    if kind == 108 or kind == 76:  # l, L
+        return (<const int64_t *>values)[at]
+    return (<const float *>values)[at] if kind == 102 else (<const double *>values)[at]  # f, g
+
+
+cdef int64_t _first_set(ImportedSchema *schema, ImportedArray *column, ImportedArray *table, bint is_flag):
     """Return the first row whose value in a column is set; -1 without one, -2 if the type of the column has no meaning
-    here. A boolean is set if it is true, a number if it is not null. pandas makes numbers with NaN of numbers with
-    null."""
+    here. A boolean is set if it is true. A number is set if it is not null, and not 0 if `is_flag`: databases without
+    booleans have numbers in their place. pandas makes numbers with NaN of numbers with null."""
     cdef const uint8_t *validity = NULL
     cdef const uint8_t *values
     cdef int64_t row, at
@@ -278,12 +293,11 @@ cdef int64_t _first_set(ImportedSchema *schema, ImportedArray *column, ImportedA
     values = <const uint8_t *>column.buffers[1]
     for row in range(table.length):
         at = column.offset + table.offset + row
-        if input_is_null(validity, at) or (kind == 98 and input_is_null(values, at)):  # 98: b
+        if input_is_null(validity, at):
             continue
-        if kind == 102 or kind == 103:  # f, g
-            number = (<const float *>values)[at] if kind == 102 else (<const double *>values)[at]
-            if number != number:
-                continue
+        number = _number_at(values, kind, at)
+        if number != number or (number == 0 and (is_flag or kind == 98)):
+            continue
         return row
     return -1
 
@@ -394,7 +408,8 @@ cdef class _ArrowRows:
         for name, at in (("is_control", self.is_control), ("control_type", self.control_type)):
             if at < 0:
                 continue
-            row = _first_set(source.schema.children[at], source.array.children[at], source.array)
+            row = _first_set(source.schema.children[at], source.array.children[at], source.array,
+                             at == self.is_control)
             if row >= 0:
                 raise EncodeError(_CONTROL_REASON, field="record", value=None, row=first_row + row)
             if row == -2:

@@ -15,7 +15,6 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
-from kcodec._fast import decode_fetch
 from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
@@ -175,7 +174,7 @@ class SessionTransaction:
         timeout: Maximum time to wait, in seconds. None: wait without a limit.
         """
         session = self._session
-        return await session._poll(self._current, timeout, session._core.take_arrow, session._no_rows)
+        return await session._poll(self._current, timeout, session._core.take_arrow, session._core.no_rows)
 
     async def send(
         self,
@@ -459,19 +458,6 @@ class GroupTransactSession(ClientBase):
         finally:
             self._flows.taken(block, count)
         return taken
-
-    def _no_rows(self) -> DecodedRecords:
-        """Return a result of poll_arrow without rows."""
-        own: Any = self._core.settings
-        return decode_fetch(
-            b"",
-            topic="",
-            partition=0,
-            start_offset=0,
-            columns=own.columns,
-            binary_type=own.binary_type,
-            framing=own.framing,
-        )
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"

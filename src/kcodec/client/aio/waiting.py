@@ -311,7 +311,8 @@ class TransactionCommit(CommitResult):
 class _SpaceQueue:
     """The tasks that wait for buffer space, in the order in which they began to wait. Only the first one gets space, so
     that other tasks, which send without a wait in between, cannot take all of it. Released space wakes only the first
-    task, which wakes the next ones when it leaves the queue: one at first, and more the more of them have got space.
+    task. When it leaves the queue, it wakes the next task, which wakes the next two, and so on, up to MOST_WOKEN. After
+    a task that got no space, this begins with one task again.
 
     Tasks also wait here when tasks have sent for SUSPEND_SECONDS without letting the event loop run. If thousands of
     tasks send at the same time, asyncio starts all of them before it runs anything else. They then send in groups of at
@@ -373,7 +374,7 @@ class _SpaceQueue:
         self._is_short = True  # if `put` itself runs the sender, space that this releases wakes the task
         self._count()
         self.accumulator.memory.must_queue = False
-        busy_since, self._busy_since = self._busy_since, None  # the caller has looked whether it must pause
+        busy_since, self._busy_since = self._busy_since, None  # the caller has already called must_pause
         try:
             done = put()
             self._is_short = done is None
@@ -390,8 +391,8 @@ class _SpaceQueue:
         self.accumulator.memory.waiters = len(self.waiting) if self._is_short else 0
 
     def must_pause(self) -> bool:
-        """Return whether tasks have sent records for SUSPEND_SECONDS without letting the event loop run. It also does
-        the I/O of the producer."""
+        """Return whether tasks have sent records for SUSPEND_SECONDS without letting the event loop run, which does the
+        I/O of the producer."""
         now = time.monotonic()
         if self._busy_since is None:
             self._busy_since = now

@@ -97,7 +97,7 @@ def load_core() -> None:
 
 
 def load_exchanged() -> None:
-    """Import the messages that kcodec's clients send and receive, without those that only logs hold."""
+    """Import the messages that kcodec's clients exchange, without those that only other clients or logs have."""
     for module in _EXCHANGED:
         import_module(f"{__name__}.{module}")
 

@@ -54,7 +54,7 @@ class GroupRequests:
         self._static = settings.group_instance_id
 
     def coordinator(self, timeout: float) -> Flow[int]:
-        """Return the coordinator's node. Raise as Cluster.coordinator."""
+        """Return the node of the coordinator. Raise the errors of Coordinators.find."""
         return self.cluster.coordinators.find("group", self.group_id, timeout)
 
     def forget_coordinator(self) -> None:
