@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kcodec import TopicPartition
+from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
 from kcodec.errors import AbortableTransactionError, BrokerError, OffsetOutOfRangeError
@@ -266,3 +266,42 @@ def test_a_repeated_subscription_keeps_what_is_known(cluster: Cluster, group_pro
         cluster.admin.create_partitions({cluster.topic: 2})
         cluster.write(cluster.topic, NEW, 1)
         assert read(consumer.poll, len(NEW)) == NEW
+
+
+@pytest.mark.parametrize("auto_offset_reset", ["latest", "none"])
+def test_a_stored_position_of_a_former_topic_is_not_used(
+    cluster: Cluster, auto_offset_reset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application keeps the position with the id of the topic. The new topic has more records than the position."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition = TopicPartition(cluster.topic, 0)
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        assert read(consumer.poll, len(OLD)) == OLD
+        stored = consumer.positions()[partition]
+        assert (stored.offset, stored.topic_id) == (
+            len(OLD),
+            cluster.admin.describe_topics([cluster.topic])[cluster.topic].topic_id,
+        )
+    with cluster.consumer(auto_offset_reset="none") as consumer:  # nothing has changed
+        consumer.assign([partition])
+        consumer.seek(partition, stored)
+        cluster.write(cluster.topic, [b"later"])
+        assert read(consumer.poll, 1) == [b"later"]
+    cluster.create_again()
+    with cluster.consumer(auto_offset_reset=auto_offset_reset) as consumer:
+        consumer.assign([partition])
+        for _ in range(2):  # the id of the former topic is detected each time
+            consumer.seek(partition, stored)
+            if auto_offset_reset == "none":
+                with pytest.raises(OffsetOutOfRangeError, match="was deleted and created again, so the position 3 is"):
+                    read(consumer.poll, len(NEW))
+            else:
+                assert read(consumer.poll, len(NEW)) == NEW
+        consumer.seek(partition, OffsetAndMetadata(4))
+        assert read(consumer.poll, 2) == NEW[4:]
+        here = consumer.positions([partition])[partition]
+        consumer.seek(partition, OffsetAndMetadata(5, topic_id=here.topic_id))
+        assert read(consumer.poll, 1) == NEW[5:]
+        assert here.offset == len(NEW) and here.topic_id != stored.topic_id
