@@ -8,6 +8,8 @@ the member that gets one continues at the offset in the database. docs/recipes.m
 
 - What is stored is the consumer's *position*: it also moves past records that were aborted and past markers, which no
   "offset of the last record + 1" and no "offset + count" does.
+- The id of the topic is stored with the position. If the topic is deleted and created again, the position belongs to a
+  log that no longer exists, and `step` raises OffsetOutOfRangeError. Delete the row to read the new topic.
 - No generation of a group fences a database. An owner that was stopped for a while (a pause, a suspended machine) may
   go on with what it had polled, after another has done the same. So the row is changed only where it still holds the
   position that was read: of two owners one commits, and the other is rolled back and begins at what is stored.
@@ -21,9 +23,10 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from kcodec import TopicPartition
+from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.client import Consumer
 
 log = logging.getLogger("offsets_in_database")
@@ -54,6 +57,23 @@ def check_mode(connection: Any) -> None:
         )
 
 
+class Position(NamedTuple):
+    """The next offset to read, and the id of its topic; "" from brokers without topic ids."""
+
+    offset: int
+    topic_id: str
+
+    @classmethod
+    def of(cls, found: OffsetAndMetadata) -> Position:
+        """Return a position of a consumer."""
+        return cls(found.offset, str(found.topic_id or ""))
+
+    @property
+    def target(self) -> OffsetAndMetadata:
+        """The position for `seek`, which compares the id with that of the present topic."""
+        return OffsetAndMetadata(self.offset, topic_id=UUID(self.topic_id) if self.topic_id else None)
+
+
 class Positions:
     """The positions of one reader, by topic and partition. All of it happens in transactions of the caller's.
 
@@ -63,11 +83,13 @@ class Positions:
 
     SCHEMA = """
         CREATE TABLE IF NOT EXISTS kafka_position (
-            reader TEXT, topic TEXT, partition INTEGER, position BIGINT NOT NULL,
+            reader TEXT, topic TEXT, partition INTEGER, position BIGINT NOT NULL, topic_id TEXT NOT NULL,
             PRIMARY KEY (reader, topic, partition))"""
-    READ = "SELECT position FROM kafka_position WHERE reader = ? AND topic = ? AND partition = ?"
-    BEGIN = "INSERT INTO kafka_position VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-    MOVE = "UPDATE kafka_position SET position = ? WHERE reader = ? AND topic = ? AND partition = ? AND position = ?"
+    READ = "SELECT position, topic_id FROM kafka_position WHERE reader = ? AND topic = ? AND partition = ?"
+    BEGIN = "INSERT INTO kafka_position VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    MOVE = """
+        UPDATE kafka_position SET position = ?, topic_id = ?
+        WHERE reader = ? AND topic = ? AND partition = ? AND position = ? AND topic_id = ?"""
 
     def __init__(self, connection: Any, name: str) -> None:
         check_mode(connection)
@@ -79,19 +101,19 @@ class Positions:
     def _execute(self, statement: str, *values: object) -> Any:
         return self._connection.execute(statement.replace("?", self._mark), values)
 
-    def read(self, partition: TopicPartition) -> int | None:
+    def read(self, partition: TopicPartition) -> Position | None:
         """Where to go on; None: nothing was committed yet."""
         found = self._execute(self.READ, self._name, *partition).fetchone()
-        return None if found is None else int(found[0])
+        return None if found is None else Position(*found)
 
-    def move(self, partition: TopicPartition, before: int | None, after: int) -> None:
+    def move(self, partition: TopicPartition, before: Position | None, after: Position) -> None:
         """From the position that was read to another one; AnotherOwner if it is not there any more."""
         if before is None:
-            done = self._execute(self.BEGIN, self._name, *partition, after)
+            done = self._execute(self.BEGIN, self._name, *partition, *after)
         else:
-            done = self._execute(self.MOVE, after, self._name, *partition, before)
+            done = self._execute(self.MOVE, *after, self._name, *partition, *before)
         if done.rowcount != 1:
-            raise AnotherOwner(f"{self._name}: the position in {partition} is not {before} any more")
+            raise AnotherOwner(f"{self._name}: the position in {partition} is not {before and before.offset} any more")
 
 
 class Reader:
@@ -101,7 +123,8 @@ class Reader:
     options: of a Consumer, bootstrap_servers among them.
 
     If the log does not contain the position in the database, `step` raises OffsetOutOfRangeError: a reader that went on
-    at the beginning would count records twice, or skip records that were deleted.
+    at the beginning would count records twice, or skip records that were deleted. The same applies if the topic was
+    deleted and created again.
     """
 
     def __init__(
@@ -110,7 +133,7 @@ class Reader:
         self.connection = connection
         self.apply = apply
         self.positions = Positions(connection, name)
-        self.held: dict[TopicPartition, int | None] = {}
+        self.held: dict[TopicPartition, Position | None] = {}
         self.is_complete = True  # whether the last step has ended without an exception
         self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="none", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
@@ -127,7 +150,7 @@ class Reader:
             if position is None:
                 self.consumer.seek_to_beginning(partition)
             else:
-                self.consumer.seek(partition, position)
+                self.consumer.seek(partition, position.target)
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing is left to be committed: each step has done so."""
@@ -149,7 +172,7 @@ class Reader:
 
     def poll_and_write(self, timeout: float) -> bool:
         records = self.consumer.poll(timeout)
-        reached = {partition: self.consumer.position(partition) for partition in self.held}
+        reached = {one: Position.of(found) for one, found in self.consumer.positions(self.held).items()}
         moved = {partition: after for partition, after in reached.items() if after != self.held[partition]}
         try:
             with transaction(self.connection):

@@ -4,13 +4,16 @@
     python examples/offsets_in_delta.py /data/payments -b localhost:9092 --name ledger --topic payments
 
 Needs the packages deltalake and pyarrow. A commit of a Delta table can name applications and a version of each (the
-action `txn` of Delta's protocol). Here an application is a partition, and its version is the position: the offset of
-the next record to read. Rows and positions are thus committed together or not at all. docs/recipes.md.
+action `txn` of Delta's protocol). Here an application is a partition of the topic with a certain id, and its version is
+the position: the offset of the next record to read. Rows and positions are thus committed together or not at all.
+docs/recipes.md.
 
 - A program that is killed after it has written files and before the commit leaves files that no reader of the table
   sees (`DeltaTable.vacuum` deletes them later). The next start reads the same records again.
 - An owner of a partition that was stopped for a while may go on after another one. Its commit is refused, as the
   position in the table is no longer the one that it read.
+- A topic that is deleted and created again has another id, so its partitions are other applications. The next start
+  reads the new topic from its first record.
 - A program that catches an exception of `step` may call it again: it goes back to the positions in the table.
 """
 
@@ -22,12 +25,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from uuid import UUID
 
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from kcodec import TopicPartition
+from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.client import Consumer
 
 log = logging.getLogger("offsets_in_delta")
@@ -67,13 +71,14 @@ class Writer:
         self.table = DeltaTable.create(path, schema=SCHEMA, mode="ignore")
         self.name, self.rows, self.seconds = name, rows, seconds
         self.held: dict[TopicPartition, int | None] = {}
+        self.ids: dict[TopicPartition, UUID | None] = {}
         self.collected: dict[TopicPartition, list[pyarrow.Table]] = {}
         self.is_ended = True
         self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="none", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
 
     def application(self, partition: TopicPartition) -> str:
-        return f"{self.name}/{partition.topic}/{partition.partition}"
+        return f"{self.name}/{partition.topic}/{partition.partition}/{self.ids[partition]}"
 
     def stored(self, partition: TopicPartition) -> int | None:
         """The position in the table, as it was last read; None: nothing was committed yet."""
@@ -83,18 +88,19 @@ class Writer:
     def take_over(self, partitions: Iterable[TopicPartition]) -> None:
         """Go on where the table says; at the beginning where it says nothing."""
         self.table.update_incremental()
-        for partition in partitions:
+        self.consumer.seek_to_beginning(partitions)
+        for partition, first in self.consumer.positions(partitions).items():
             self.collected[partition] = []
+            self.ids[partition] = first.topic_id
             self.held[partition] = position = self.stored(partition)
-            if position is None:
-                self.consumer.seek_to_beginning(partition)
-            else:
-                self.consumer.seek(partition, position)
+            if position is not None:
+                self.consumer.seek(partition, OffsetAndMetadata(position, topic_id=first.topic_id))
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """What is collected is not committed: the next owner reads it again."""
         for partition in partitions:
             self.held.pop(partition, None)
+            self.ids.pop(partition, None)
             self.collected.pop(partition, None)
 
     def step(self) -> int:

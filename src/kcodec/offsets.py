@@ -39,11 +39,14 @@ class OffsetAndMetadata:
     """A committed offset, at which a consumer continues.
 
     leader_epoch: Of the last record consumed; -1 if unknown. metadata: Any text.
+    topic_id:     Id of the topic to which the offset belongs, by which `Consumer.seek` detects a topic that was deleted
+                  and created again. None: any topic of that name. Kafka does not return it for a committed offset.
     """
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,8 @@ class OffsetRange:
             object.__setattr__(self, name, number)
         if self.end < self.start:
             raise ValueError(f"OffsetRange: end must be at least start ({self.start}), not {self.end}")
-        if self.topic_id is not None:
-            from uuid import UUID
-
-            if not isinstance(self.topic_id, UUID):
-                raise TypeError(f"OffsetRange: topic_id must be a uuid.UUID or None, not {self.topic_id!r}")
+        if not _is_id(self.topic_id):
+            raise TypeError(f"OffsetRange: topic_id must be a uuid.UUID or None, not {self.topic_id!r}")
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -145,6 +145,13 @@ def check_partition(number: int, topic: str, parameter: str) -> None:
         )
 
 
+def _is_id(value: object) -> bool:
+    """Return whether a value is the id of a topic, or None."""
+    from uuid import UUID
+
+    return value is None or isinstance(value, UUID)
+
+
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Check a mapping {(topic, partition): offset or OffsetAndMetadata}. Raise TypeError or ValueError."""
     if not isinstance(offsets, Mapping):
@@ -170,5 +177,7 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
         if not 0 <= offset <= INT64_MAX:
             bounds = "of 0 or more" if offset < 0 else f"of at most {INT64_MAX}"
             raise ValueError(f"offsets[{topic}-{number}]: expected an offset {bounds}, got {shown(offset)}")
+        if not _is_id(found.topic_id):
+            raise TypeError(f"offsets[{topic}-{number}]: topic_id must be a uuid.UUID or None, not {found.topic_id!r}")
         checked[TopicPartition(topic, number)] = found if type(found.offset) is int else replace(found, offset=offset)
     return checked

@@ -22,7 +22,7 @@ from kcodec.broker.wire_log import WireLog
 from kcodec.client import Producer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.frame import encode_request
+from kcodec.protocol.frame import FrameReader, correlation_id_of, encode_request
 
 MIB = 1 << 20
 
@@ -71,6 +71,16 @@ def framed(request: bytes) -> bytes:
 def test_invalid_frame_closes_its_connection(data: bytes) -> None:
     with Broker() as broker:
         assert is_closed(connected(broker, data))
+
+
+def test_requests_before_an_invalid_frame_get_their_responses() -> None:
+    """As with Kafka, which reads the next frame only after the response."""
+    requests = [encode_request(messages.ApiVersionsRequest(), 3, number, None) for number in range(3)]
+    with Broker() as broker, connected(broker, b"".join(requests) + struct.pack(">i", -1)) as sock:
+        reader, found = FrameReader(1 << 20), []
+        while data := sock.recv(65_536):
+            found += [correlation_id_of(frame) for frame in reader.feed(data)]
+    assert found == [0, 1, 2]
 
 
 def test_others_are_served_among_hostile_connections() -> None:

@@ -264,6 +264,29 @@ def test_a_partition_without_segments_is_named_and_the_others_are_restored(
     assert ran.status is ExitStatus.ERROR and "no partition has a segment" in ran.err
 
 
+@pytest.mark.parametrize("empty", ["no segment", "no records", "aborted records"])
+def test_partitions_without_records_need_no_partition_in_an_existing_topic(
+    kcodec_broker: Broker, tmp_path: Path, empty: str
+) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    partition(tmp_path, [plain(0)], name=f"{topic}-0")
+    batches = [data(7, 0, count=3), marker(ABORT, 7, 3)] if empty == "aborted records" else []
+    partition(tmp_path, batches, name=f"{topic}-4")
+    if empty == "no segment":
+        (tmp_path / f"{topic}-4" / f"{0:020d}.log").unlink()
+    ran = run("restore", tmp_path, "-b", kcodec_broker.bootstrap_servers)
+    text = f"topic {topic} has 1 partition, and the source has up to 5; those that are missing have no records\n"
+    assert ran.status is ExitStatus.OK and text in ran.err
+    assert [line.split()[0] for line in ran.out.splitlines()[1:]] == [f"{topic}-0"]
+    assert there_count_at(kcodec_broker, topic) == 3
+    shutil.rmtree(tmp_path / f"{topic}-0")
+    if empty != "no segment":
+        assert run("restore", tmp_path, "-b", kcodec_broker.bootstrap_servers).status is ExitStatus.OK
+    partition(tmp_path, [plain(0)], name=f"{topic}-2")
+    ran = run("restore", tmp_path, "-b", kcodec_broker.bootstrap_servers, "--append")
+    assert ran.status is ExitStatus.ERROR and f"topic {topic} has 1 partition, expected at least 3" in ran.err
+
+
 def there_count_at(broker: Broker, topic: str) -> int:
     with kcodec.read_topic(topic, bootstrap_servers=broker.bootstrap_servers, columns=("offset",)) as records:
         return sum(len(batch) for batch in records)

@@ -8,10 +8,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from kcodec import TopicPartition
+from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
 from kcodec.errors import AbortableTransactionError, BrokerError, OffsetOutOfRangeError
@@ -266,3 +267,81 @@ def test_a_repeated_subscription_keeps_what_is_known(cluster: Cluster, group_pro
         cluster.admin.create_partitions({cluster.topic: 2})
         cluster.write(cluster.topic, NEW, 1)
         assert read(consumer.poll, len(NEW)) == NEW
+
+
+@pytest.mark.parametrize("auto_offset_reset", ["latest", "none"])
+def test_a_stored_position_of_a_former_topic_is_not_used(
+    cluster: Cluster, auto_offset_reset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application keeps the position with the id of the topic. The new topic has more records than the position."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition = TopicPartition(cluster.topic, 0)
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        assert read(consumer.poll, len(OLD)) == OLD
+        stored = consumer.positions()[partition]
+        assert (stored.offset, stored.topic_id) == (
+            len(OLD),
+            cluster.admin.describe_topics([cluster.topic])[cluster.topic].topic_id,
+        )
+    with cluster.consumer(auto_offset_reset="none") as consumer:  # nothing has changed
+        consumer.assign([partition])
+        consumer.seek(partition, stored)
+        cluster.write(cluster.topic, [b"later"])
+        assert read(consumer.poll, 1) == [b"later"]
+    cluster.create_again()
+    with cluster.consumer(auto_offset_reset=auto_offset_reset) as consumer:
+        consumer.assign([partition])
+        for _ in range(2):  # the id of the former topic is detected each time
+            consumer.seek(partition, stored)
+            if auto_offset_reset == "none":
+                with pytest.raises(OffsetOutOfRangeError, match="was deleted and created again, so the position 3 is"):
+                    read(consumer.poll, len(NEW))
+            else:
+                assert read(consumer.poll, len(NEW)) == NEW
+        consumer.seek(partition, OffsetAndMetadata(4))
+        assert read(consumer.poll, 2) == NEW[4:]
+        here = consumer.positions([partition])[partition]
+        consumer.seek(partition, OffsetAndMetadata(5, topic_id=here.topic_id))
+        assert read(consumer.poll, 1) == NEW[5:]
+        assert here.offset == len(NEW) and here.topic_id != stored.topic_id
+
+
+def test_no_commit_stores_a_position_of_a_former_topic(cluster: Cluster) -> None:
+    """The offset has the id of the former topic. The clients know only the new one."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition, group = TopicPartition(cluster.topic, 0), f"group-{cluster.topic}"
+    former = cluster.admin.describe_topics([cluster.topic])[cluster.topic].topic_id
+    cluster.create_again()
+    stored = {partition: OffsetAndMetadata(2, topic_id=former)}
+    with cluster.consumer(group_id=group, enable_auto_commit=False) as consumer:
+        consumer.assign([partition])
+        assert consumer.end_offsets([partition]) == {partition: len(NEW)}
+        with pytest.raises(BrokerError, match="the offset is that of the former topic"):
+            consumer.commit(stored)
+    with Producer(bootstrap_servers=cluster.servers, transactional_id=group) as producer:
+        pattern = "was deleted and created again, so these offsets are of a topic that no longer exists"
+        with pytest.raises(AbortableTransactionError, match=pattern), producer.transaction() as transaction:
+            transaction.send_offsets(stored, ConsumerGroupMetadata(group))
+    assert cluster.admin.list_group_offsets(group, [partition]) == {partition: None}
+
+
+def test_a_session_returns_to_a_position_with_its_topic(cluster: Cluster) -> None:
+    """An abort returns to the topic that the session read before, whatever id a `seek` has named."""
+    cluster.create(cluster.topic)
+    cluster.write(cluster.topic, OLD)
+    partition, group = TopicPartition(cluster.topic, 0), f"group-{cluster.topic}"
+    with GroupTransactSession(
+        bootstrap_servers=cluster.servers, group_id=group, transactional_id=group, topics=[cluster.topic]
+    ) as session:
+        with session.transaction() as transaction:
+            assert read(transaction.poll, 3) == OLD
+        cluster.write(cluster.topic, NEW)
+        with contextlib.suppress(KeyError), session.transaction() as transaction:
+            assert read(transaction.poll, len(NEW)) == NEW
+            transaction.seek(partition, OffsetAndMetadata(0, topic_id=UUID(int=7)))
+            raise KeyError
+        with session.transaction() as transaction:
+            assert read(transaction.poll, len(NEW)) == NEW

@@ -309,3 +309,30 @@ def test_the_command_line_reads_a_log_that_kafka_compacts(compacting: ApacheKafk
     assert (running.returncode, err) == (0, b"")
     found = [int(line.split()[0]) for line in (first + out).splitlines()]
     assert found == sorted(set(found)) and set(offsets(open_log(directory))) <= set(found)
+
+
+def truncating(directory: Path, base: int, size: int) -> Callable[[], None]:
+    """Return a function that truncates a log as a replica does: a segment to `size` bytes, and without later ones."""
+
+    def truncate() -> None:
+        for path in directory.glob("*.log"):
+            if int(path.stem) > base:
+                path.unlink()
+        os.truncate(file_of(directory, base), size)
+
+    return truncate
+
+
+@pytest.mark.parametrize("options", READS, ids=lambda options: ",".join(map(str, options.values())))
+def test_a_log_that_a_replica_truncates_under_a_read_is_an_error(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The read would otherwise end where the log ends now, as if it had read the whole log."""
+    for after, base in itertools.product(range(1, 6), (0, 6, 12, 18, 24)):
+        directory = written(tmp_path / f"{after}-{base}")
+        stream = open_log(directory).to_arrow(max_rows=3, **options)
+        whole = [offset for decoded in stream for offset in decoded.column("offset")]
+        found: list[int] = []
+        try:
+            found.extend(stepwise(stream, truncating(directory, base, len(plain(base))), after))
+        except (kcodec.TruncatedError, FileNotFoundError):
+            continue
+        assert found == whole, f"{base}: the read ended after {after} chunks without an error"

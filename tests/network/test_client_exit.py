@@ -37,7 +37,7 @@ FLOW_PACKAGES = (
     *("admin", "client"),
 )
 #: Imported by code that runs on the caller's thread: Arrow and Polars input, the lazy names of a package, and the
-#: constructors and methods of public classes.
+#: constructors and methods of public classes, and of messages.
 ON_THE_CALLERS_THREAD = {
     *("producer/tables.py", "client/polars_scan.py", "reading/predicate.py", "client/__init__.py"),
     *("client/admin.py", "client/consumer.py", "client/producer.py", "client/flows.py", "client/waiting.py"),
@@ -46,6 +46,7 @@ ON_THE_CALLERS_THREAD = {
         "client/transaction.py",
         "client/aio/transaction.py",
         "client/aio/__init__.py",
+        "protocol/schema.py",
         "security/options.py",
         "producer/options.py",
     ),

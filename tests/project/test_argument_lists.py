@@ -412,7 +412,7 @@ for _call in (("read_topic", "partitions"), ("read_ranges", "ranges")):
     PROBES["kcodec.client." + _call[0], _call[1]] = PROBES["kcodec." + _call[0], _call[1]]
 for _name in (
     *ASSIGNS,
-    *("beginning_offsets", "committed", "end_offsets"),
+    *("beginning_offsets", "committed", "end_offsets", "positions"),
 ):
     PROBES["kcodec.client.Consumer." + _name, "partitions"] = ORDERS, consumer_flow(_name)
     PROBES["kcodec.client.aio.Consumer." + _name, "partitions"] = ORDERS, aio_consumer_flow(_name)

@@ -81,6 +81,27 @@ def test_deleted_records_are_not_skipped_without_an_error(
     assert amount(connection) == 15
 
 
+def test_a_position_of_a_former_topic_skips_nothing_of_the_new_one(
+    kcodec_broker: Broker, connection: sqlite3.Connection
+) -> None:
+    """The topic is deleted and created again with more records than the stored position."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.seed(topic, [(b"alice", b"1")] * 10)
+    read(kcodec_broker, connection, topic)
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+        admin.delete_topics([topic])
+    kcodec_broker.create_topic(topic, partitions=1)
+    kcodec_broker.seed(topic, [(b"alice", b"1")] * 30)
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError, match="created again, so the position 10 is a position in another"):
+            read(kcodec_broker, connection, topic, steps=10)
+    assert amount(connection) == 10
+    with connection:
+        connection.execute("DELETE FROM kafka_position")
+    read(kcodec_broker, connection, topic)
+    assert amount(connection) == 40
+
+
 def test_a_connection_that_commits_each_statement_is_refused() -> None:
     """The records would be committed before the position, and would not be rolled back with it."""
     with (

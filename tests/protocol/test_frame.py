@@ -75,9 +75,19 @@ def test_what_is_no_kafka_is_said_to_be_something_else(start: bytes) -> None:
         FrameReader(100 * 1024 * 1024).feed(start)
 
 
-def test_a_limit_holds_for_a_second_frame_in_the_same_bytes() -> None:
-    with pytest.raises(LimitExceededError):
-        FrameReader(10).feed(framed(b"abc") + (11).to_bytes(4, "big"))
+@pytest.mark.parametrize("length", [11, -1])
+@pytest.mark.parametrize("count", [1, 2, 20_000])
+def test_frames_before_an_invalid_length_are_returned_first(length: int, count: int) -> None:
+    """The next call raises the error."""
+    reader, kind = FrameReader(10), DecodeError if length < 0 else LimitExceededError
+    assert reader.feed(framed(*[b"abc"] * count) + length.to_bytes(4, "big", signed=True) + b"more") == [b"abc"] * count
+    assert isinstance(reader.error, kind)
+    for data in (b"", framed(b"abc"), b"more"):
+        with pytest.raises(kind):
+            reader.feed(data)
+        reader.get_buffer()[:1] = b"x"
+        with pytest.raises(kind):
+            reader.arrived(1)
 
 
 def test_the_body_lies_behind_the_header_of_its_version() -> None:

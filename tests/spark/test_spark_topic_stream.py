@@ -384,8 +384,9 @@ def test_new_partitions_that_are_deleted_while_a_batch_is_planned(
     lenient = streams.stream(f"{kept},{gone}", failOnDataLoss="false")
     found = {(each.topic, each.partition, each.start, each.end) for each in lenient.ranges(start, end)}
     assert found == {(topic, partition, 0, 3) for topic in (kept, gone) for partition in (0, 1)}
-    with pytest.raises(AdminError, match="2 of 2 failed"):
+    with pytest.raises(DataLossError, match=rf"{gone}-0: .* was deleted before the query began to read it") as caught:
         both.ranges(start, end)
+    assert [loss.partition for loss in caught.value.losses] == [TopicPartition(gone, 0), TopicPartition(gone, 1)]
 
 
 def test_a_deleted_topic(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:

@@ -112,10 +112,10 @@ def arm_offsets_in_database(step: str, act: Callable[[], object]) -> None:
         after(module.Reader, "step", act)
 
 
-def careless_move(self: Any, partition: Any, before: int | None, after: int) -> None:
+def careless_move(self: Any, partition: Any, before: Any, after: Any) -> None:
     """The control: write a position without checking the stored one."""
     self._execute("DELETE FROM kafka_position WHERE topic = ? AND partition = ?", *partition)
-    self._execute(self.BEGIN, self._name, *partition, after)
+    self._execute(self.BEGIN, self._name, *partition, *after)
 
 
 def arm_upsert(step: str, act: Callable[[], object]) -> None:

@@ -513,6 +513,7 @@ of_consumer(
     "partitions_for", lambda stage, it: it.partitions_for(stage.topic, timeout=stage.timeout), is_assigned=False
 )
 of_consumer("position", lambda stage, it: it.position(stage.partition, timeout=stage.timeout))
+of_consumer("positions", lambda stage, it: it.positions([stage.partition], timeout=stage.timeout))
 of_consumer("lag", lambda stage, it: it.lag(timeout=stage.timeout))
 of_consumer("committed", lambda stage, it: it.committed([stage.partition], timeout=stage.timeout))
 of_consumer("commit", lambda stage, it: it.commit({stage.partition: 1}, timeout=stage.timeout))

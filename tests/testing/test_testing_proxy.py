@@ -89,14 +89,14 @@ def test_bytes_are_not_kept_otherwise(proxy: KafkaProxy, client: RawClient) -> N
 
 
 def test_nth_and_count_choose(proxy: KafkaProxy, broker: EchoBroker, client: RawClient) -> None:
-    rule = proxy.on_request("EndTxn", nth=2, count=2).drop()
+    rule = proxy.on_request("EndTxn", nth=2, count=2).duplicate()
     for correlation in range(1, 6):
         client.send(request_frame("Heartbeat", 100 + correlation))
         client.send(end_txn(correlation))
-    heard = [int.from_bytes((client.read() or b"")[:4], "big") for _ in range(8)]
-    assert heard == [101, 1, 102, 103, 104, 4, 105, 5]
+    heard = [int.from_bytes((client.read() or b"")[:4], "big") for _ in range(10)]
+    assert heard == [101, 1, 102, 2, 103, 3, 104, 4, 105, 5]
     assert [hit.correlation_id for hit in rule.hits] == [2, 3]
-    assert broker.correlations() == heard
+    assert broker.correlations() == [101, 1, 102, 2, 2, 103, 3, 3, 104, 4, 105, 5]
 
 
 def test_where_client_id_and_connection_choose(proxy: KafkaProxy, client: RawClient) -> None:
@@ -112,7 +112,10 @@ def test_where_client_id_and_connection_choose(proxy: KafkaProxy, client: RawCli
     by_connection = proxy.on_request(connection=number, count=None).drop()
     other.send(request_frame("EndTxn", 7))
     by_connection.wait_hit(5)
-    assert client.ask(end_txn(8)) == echo(8)
+    assert by_connection.hits[0].actions == ("drop", "lost")
+    third = RawClient(proxy.bootstrap_servers)
+    assert third.ask(end_txn(8)) == echo(8)
+    third.close()
     other.close()
 
 
@@ -185,11 +188,36 @@ def test_cut_after_the_client_got_the_response(proxy: KafkaProxy, client: RawCli
     assert client.read() is None
 
 
-def test_dropped_response(proxy: KafkaProxy, broker: EchoBroker, client: RawClient) -> None:
+def test_no_response_follows_a_dropped_one(proxy: KafkaProxy, broker: EchoBroker, client: RawClient) -> None:
+    """A client would take it for the response to the earlier request, and report a wrong correlation id."""
     proxy.on_response("EndTxn").drop()
-    client.send(end_txn(1))
-    assert client.ask(end_txn(2)) == echo(2)
-    assert broker.correlations() == [1, 2]
+    proxy.on_request("Heartbeat").answer(BODY)
+    cut = proxy.on_response("EndTxn", nth=3).deliver_and_cut()
+    for frame in (end_txn(1), request_frame("Heartbeat", 2, BODY), end_txn(3), end_txn(4)):
+        client.send(frame)
+    assert cut.wait_hit(5).correlation_id == 4
+    assert client.read() is None
+    assert broker.correlations() == [1, 3, 4]
+    assert [one.actions for one in proxy.exchanges()] == [
+        ("drop",),
+        ("answer", "lost"),
+        ("lost",),
+        ("deliver_and_cut", "lost"),
+    ]
+
+
+def test_no_request_follows_a_dropped_one(proxy: KafkaProxy, broker: EchoBroker, client: RawClient) -> None:
+    held = proxy.on_response("EndTxn").hold()
+    proxy.on_request("EndTxn", nth=2).drop()
+    cut = proxy.on_request("EndTxn", nth=4).cut()
+    for number in (1, 2, 3):
+        client.send(end_txn(number))
+    held.release()
+    assert client.read() == echo(1)
+    client.send(end_txn(4))
+    cut.wait_hit(5)
+    assert client.read() is None
+    assert broker.correlations() == [1]
 
 
 def test_duplicates(proxy: KafkaProxy, broker: EchoBroker, client: RawClient) -> None:
@@ -219,8 +247,10 @@ def test_two_rules_count_the_same_frames(proxy: KafkaProxy, broker: EchoBroker, 
     client.send(end_txn(1))
     client.send(end_txn(2))
     assert client.read() == echo(1)
-    assert client.ask(end_txn(3)) == echo(3)
+    other = RawClient(proxy.bootstrap_servers)
+    assert other.ask(end_txn(3)) == echo(3)
     assert broker.correlations() == [1, 1, 3]
+    other.close()
 
 
 def test_connections_are_cut_and_refused(proxy: KafkaProxy, client: RawClient) -> None:

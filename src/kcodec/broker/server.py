@@ -116,6 +116,9 @@ class _Connection(asyncio.BufferedProtocol):
             return
         self._frames.extend(frames)
         self._waiting_bytes += sum(map(len, frames))
+        if self._reader.error is not None and self._transport is not None:
+            _log.info("%s: %s", self, self._reader.error)
+            self._transport.pause_reading()
         self._serve()
         self._count_held()
         is_full = len(self._frames) >= MOST_WAITING_FRAMES or self._waiting_bytes >= MOST_WAITING_BYTES
@@ -159,7 +162,10 @@ class _Connection(asyncio.BufferedProtocol):
         finally:
             self._is_serving = False
         self._count_held()
-        if self._is_paused and not self._frames and self._transport is not None:
+        if self._reader.error is not None:
+            if not self._frames and not self._replies:  # the responses to the requests before it are sent
+                self._send(CLOSE)
+        elif self._is_paused and not self._frames and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
 

@@ -313,13 +313,9 @@ def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> N
     needed = plan.counts
     with make_admin(options) as admin:
         there = admin.list_topics()
-        for topic, count in needed.items():
-            if topic in there and there[topic].num_partitions < count:
-                have = there[topic].num_partitions
-                raise CommandError(
-                    f"topic {topic} has {counted(have, 'partition')}, expected at least {count}; name another "
-                    "topic with --map"
-                )
+        for topic in needed:
+            if topic in there:
+                _fit(plan, topic, there[topic].num_partitions, output)
         plan.new = {topic for topic in needed if topic not in there}
         if plan.new and not options.create:
             raise CommandError(
@@ -335,6 +331,24 @@ def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> N
             admin.create_topics(made, validate_only=options.dry_run)
         existing = [topic for topic in needed if topic in there or not options.dry_run]
         _check_configs(admin, plan, existing, output)
+
+
+def _fit(plan: Plan, topic: str, have: int, output: Output) -> None:
+    """Leave out partitions without records that an existing topic, with `have` partitions, does not have. Raise
+    CommandError if it does not have a partition with records."""
+    count = max(
+        (part.target.partition + 1 for part in plan.parts if part.target.topic == topic and part.records), default=0
+    )
+    if have < count:
+        raise CommandError(
+            f"topic {topic} has {counted(have, 'partition')}, expected at least {count}; name another topic with --map"
+        )
+    if have < plan.counts[topic]:
+        output.say(
+            f"kcodec: topic {topic} has {counted(have, 'partition')}, and the source has up to {plan.counts[topic]}; "
+            "those that are missing have no records"
+        )
+        plan.parts = [part for part in plan.parts if part.target.topic != topic or part.target.partition < have]
 
 
 def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) -> None:
@@ -367,6 +381,8 @@ def read_progress(plan: Plan, parts: list[RestoredPartition], options: argparse.
     """Read the progress of an earlier run in some partitions. Raise CommandError if a target has records from
     elsewhere."""
     targets = [part.target for part in parts]
+    if not targets:
+        return
     with make_admin(options) as admin:
         committed = admin.list_group_offsets(plan.name, targets, require_stable=True)
         ends = admin.list_offsets(dict.fromkeys(targets, "latest"))
@@ -543,6 +559,8 @@ def _wait_for_markers(plan: Plan, options: argparse.Namespace) -> dict[TopicPart
     it has written all markers. Return the last stable offsets of the partitions that are late after
     default_api_timeout_ms."""
     targets = [part.target for part in plan.parts]
+    if not targets:
+        return {}
     deadline = time.monotonic() + client_options(options, "Admin")["default_api_timeout_ms"] / 1000
     with make_admin(options) as admin:
         ends = admin.list_offsets(dict.fromkeys(targets, "latest"))

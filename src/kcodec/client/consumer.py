@@ -369,6 +369,7 @@ class Consumer(ClientBase):
     partitions_for = _method(_offsets, OffsetCalls.partitions_for)
     pause = _method(_selection, SelectionCalls.pause)
     position = _method(_offsets, OffsetCalls.position)
+    positions = _method(_offsets, OffsetCalls.positions)
     resume = _method(_selection, SelectionCalls.resume)
     seek = _method(_offsets, OffsetCalls.seek)
     seek_to_beginning = _method(_offsets, OffsetCalls.seek_to_beginning)

@@ -65,6 +65,7 @@ class PartitionState:
     is_skipped:     Whether the application does not read it although the group assigns it. It then has no position.
     has_moved:      Whether the position has moved past records, markers or aborted records since it was set.
     topic_id:       Id of the topic to which the position belongs; None while it is unknown.
+    is_id_given:    Whether the application has passed `topic_id`, and it was not found in the metadata yet.
     former_topic_ids: Ids that the topic had before that one while the partition was assigned.
     high_watermark, last_stable_offset, log_start_offset: Values of the last response; -1 if unknown.
     """
@@ -90,6 +91,7 @@ class PartitionState:
     is_skipped: bool = False
     has_moved: bool = False
     topic_id: UUID | None = None
+    is_id_given: bool = False
     former_topic_ids: frozenset[UUID] = frozenset()
     high_watermark: int = -1
     last_stable_offset: int = -1
@@ -437,14 +439,20 @@ class Assignment:
                     state.leave_chunk()
         self._has_changed()
 
-    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+    def seek(
+        self, partition: TopicPartition, offset: int, leader_epoch: int = -1, topic_id: UUID | None = None
+    ) -> None:
         """Continue at `offset`. Responses to earlier requests for this partition are dropped when they arrive.
 
         leader_epoch: Epoch of the record before it, or -1 if unknown. If it is known, the position is validated first
                       (KIP-320).
+        topic_id:     Id of the topic to which the offset belongs. None: the topic that is read now. Another id is first
+                      compared with the metadata (`kcodec.consumer.topic_ids`).
         """
         with self.lock:
             state = self._renewed(partition)
+            if topic_id is not None and topic_id != state.topic_id:
+                state.topic_id, state.is_id_given, state.is_suspended = topic_id, True, True
             state.position, state.position_epoch = offset, leader_epoch
             state.awaiting = VALIDATION if leader_epoch >= 0 else None
         self._has_changed()
@@ -469,7 +477,9 @@ class Assignment:
 
         The partition gets a new state, as after another assignment. Offsets of the former topic are then not committed.
         """
-        former = state.former_topic_ids if state.topic_id is None else state.former_topic_ids | {state.topic_id}
+        former = state.former_topic_ids
+        if state.topic_id is not None and not state.is_id_given:
+            former |= {state.topic_id}
         with self.lock:
             state.version = 0
             state.leave_chunk()
@@ -495,6 +505,8 @@ class Assignment:
         state.version = next(self._versions)
         state.reset_to = state.reset_from = state.error = None
         state.has_moved = state.is_error_reported = False
+        if state.is_id_given:  # it belongs to the position that is replaced
+            state.topic_id, state.is_id_given = None, False
         return state
 
     def fail(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:

@@ -374,8 +374,9 @@ def offset_commit_handler(
     topic_ids: Mapping[TopicPartition, UUID] | None = None,
 ) -> ApiHandler[TopicPartition, None]:
     """Return the handler of OffsetCommit for `request_items`. If `group_metadata` is None, the group is empty and no
-    member is checked. For `topic_ids`, see `CommittedOffsets.commit`."""
-    topics = _RequestedTopics(cluster, offsets, topic_ids)
+    member is checked. For `topic_ids`, see `CommittedOffsets.commit`; the ids in the offsets override them."""
+    given = {partition: one.topic_id for partition, one in offsets.items() if one.topic_id is not None}
+    topics = _RequestedTopics(cluster, offsets, {**(topic_ids or {}), **given})
     metadata = group_metadata or ConsumerGroupMetadata(group_id)
 
     def of(topic: str, number: int) -> Any:

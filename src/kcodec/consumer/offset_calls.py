@@ -87,7 +87,36 @@ class OffsetCalls:
         the partition if it cannot be read.
         """
         (name,), seconds = partitions_of([partition], "partition"), self._seconds(timeout)
+        return (yield from self._found(name, self._cluster.clock() + seconds, seconds)).offset
+
+    def positions(
+        self, partitions: Partitions | None = None, timeout: float | None = None
+    ) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
+        """Return the next offset to read of each partition, with the leader epoch of the record before it and the id of
+        the topic. Wait while they are looked up, and until the metadata contains the topics.
+
+        partitions: Assigned partitions. None: all assigned partitions.
+        timeout:    Seconds. None: default_api_timeout_ms.
+
+        Use this to keep positions in your own database. Pass each of them to `seek` later: the consumer then detects
+        whether the topic was deleted and created again in the meantime. Without `topic_id`, it would use the position
+        for the new topic, and skip records. `topic_id` is None if the brokers have no topic ids (before Kafka 2.8).
+
+        Raise ValueError if a partition is not assigned, and DeliveryTimeoutError at the timeout. Raise the error of a
+        partition that cannot be read.
+        """
+        names = list(self._assignment.partitions) if partitions is None else partitions_of(partitions)
+        seconds = self._seconds(timeout)
         deadline = self._cluster.clock() + seconds
+        found = {}
+        for name in names:
+            while not self._cluster.partitions(name.topic):
+                yield from self._cluster.ensure_topic(name.topic, max(deadline - self._cluster.clock(), 0.0))
+            found[name] = yield from self._found(name, deadline, seconds)
+        return found
+
+    def _found(self, name: TopicPartition, deadline: float, seconds: float) -> Flow[OffsetAndMetadata]:
+        """Return the position in a partition. Wait while it is looked up."""
         while True:
             self._raise_errors()
             state = self._assignment.state(name)
@@ -95,8 +124,12 @@ class OffsetCalls:
                 raise state.error.with_traceback(None)
             if isinstance(state.error, AuthenticationError):
                 self._fetcher.buffer.raise_passing(state)
-            if state.position is not None and state.awaiting is None:
-                return state.position
+            with self._assignment.lock:
+                here = state.log_position
+                if here is not None and state.awaiting is None:
+                    if state.topic_id is None:
+                        state.topic_id = self._cluster.topic_id(name.topic)
+                    return OffsetAndMetadata(here.offset, "", here.leader_epoch, state.topic_id)
             left = deadline - self._cluster.clock()
             if left <= 0:
                 late = (
@@ -108,10 +141,15 @@ class OffsetCalls:
             yield from wait(self._fetcher.arrived, left)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Flow[None]:
-        """Continue at this offset at the next poll. Raise ValueError if the partition is not assigned."""
+        """Continue at this offset at the next poll. Raise ValueError if the partition is not assigned.
+
+        If the offset has a `topic_id` (`positions`), and the topic was deleted and created again since, the consumer
+        reads the new topic from its first record, and logs a warning. With auto_offset_reset="none", `poll` raises
+        OffsetOutOfRangeError instead.
+        """
         yield from ()
         ((name, target),) = check_offsets({partition: offset}).items()
-        self._assignment.seek(name, target.offset, target.leader_epoch)
+        self._assignment.seek(name, target.offset, target.leader_epoch, target.topic_id)
         self._fetcher.drop([name])
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Flow[None]:

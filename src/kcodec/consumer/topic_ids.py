@@ -5,6 +5,8 @@ it kept its position, it would skip records of the new topic without an error.
 A broker with older metadata can respond with a former id of the topic. A new id is therefore accepted only if the
 metadata contains no other id for CONFIRMATION_SECONDS, and if a response after this time contains the new id again.
 Until then, the partitions are suspended. An id that the topic had while a partition was assigned does not count as new.
+An id that the application passes to `seek` is compared in the same way. Until the metadata contains the topic, its
+partition is suspended.
 If the metadata lacks the topic meanwhile, the partitions are not suspended, and CONFIRMATION_SECONDS begin again later.
 
 After the client has moved to another cluster, the ids are not compared. In the other cluster, a topic has another id
@@ -103,7 +105,7 @@ class TopicIds:
         if before is not None and before != self._cluster_id:
             self._known.forget_ids()
             for state in self._assignment.partitions.values():
-                state.topic_id, state.former_topic_ids = None, frozenset()
+                state.topic_id, state.is_id_given, state.former_topic_ids = None, False, frozenset()
 
     def _compare(self) -> dict[str, list[PartitionState]]:
         """Return the partitions of each topic that has another id in the metadata. The others are read."""
@@ -111,9 +113,15 @@ class TopicIds:
         cluster = self._cluster
         is_newer, self._updates = cluster.updates != self._updates, cluster.updates
         for partition, state in self._assignment.partitions.items():
-            if state.topic_id is not None and not is_newer and not self._new:
+            if state.topic_id is not None and not state.is_id_given and not is_newer and not self._new:
                 continue
             topic_id = cluster.topic_id(partition.topic)
+            if state.is_id_given:
+                if not cluster.partitions(partition.topic):
+                    continue  # the metadata does not contain the topic yet
+                if topic_id is None:  # the brokers have no topic ids
+                    state.topic_id = None
+                state.is_id_given = state.topic_id != topic_id
             if topic_id is not None and (state.topic_id is None or state.is_skipped):
                 state.topic_id = topic_id
             if state.is_of_other_topic(topic_id):

@@ -82,6 +82,7 @@ class ByteRange:
     below_offset: First offset after the range; None if it is unknown.
     anchor:       A batch that the file must contain, if it may be replaced; None to read the file as it is.
     version:      Version of the file when it was listed, if it may be replaced; None to read the file as it is.
+    known_end:    Size of the file when the reading began, if the range ends with the file and all these bytes are data.
     """
 
     path: str
@@ -93,6 +94,12 @@ class ByteRange:
     below_offset: int | None = None
     anchor: Anchor | None = None
     version: FileVersion | None = field(default=None, repr=False, compare=False)
+    known_end: int = 0
+
+    def end_in(self, file: SegmentFile) -> int:
+        """Return the position at which reading ends. If the file was truncated since the reading began, it is after the
+        end of the file, so that a read raises TruncatedError."""
+        return max(file.size(), self.known_end) if self.end is None else self.end
 
     def open(self, *, fresh: bool, buffer: WindowBuffer) -> SegmentFile:
         """Return the file. Raise SegmentReplacedError if it was replaced or removed since it was listed."""
@@ -360,7 +367,7 @@ class SequentialReader:
 
     def _read(self, byte_range: ByteRange, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
         position, needed = byte_range.start, 0
-        end = file.size() if byte_range.end is None else byte_range.end
+        end = byte_range.end_in(file)
         rest = memoryview(b"")  # the rest of the window after a finished chunk
         while position < end and not self._is_done():
             is_first = self._options.is_prompt and position == byte_range.start
@@ -382,8 +389,8 @@ class SequentialReader:
             if corruption is not None:
                 position, needed = self._behind_corruption(byte_range, file, corruption, end), 0
             elif position < end and position + needed > end:
-                grown = file.size() if byte_range.end is None else end
-                if grown == end:
+                grown = byte_range.end_in(file)
+                if grown <= end:
                     yield from decoder.take(flush=True)
                     self._check_end(byte_range, file, position, end)
                     break
@@ -439,7 +446,7 @@ class SequentialReader:
         """Read all data that is not corrupt. Corruption is skipped and noted in `losses`, and reading continues."""
         positions = ResumePositions(file, self._options.limits)
         position = byte_range.start
-        end = file.size() if byte_range.end is None else byte_range.end
+        end = byte_range.end_in(file)
         while position < end and not self._is_done():
             is_first = self._options.is_prompt and position == byte_range.start
             size = PROMPT_BYTES if is_first else WINDOW_BYTES
@@ -460,7 +467,7 @@ class SequentialReader:
                 if corruption is None:
                     continue
             elif corruption is None:
-                grown = file.size() if byte_range.end is None else end
+                grown = byte_range.end_in(file)
                 if grown > end:
                     end = grown
                     continue

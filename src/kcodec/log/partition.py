@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
 from kcodec.arguments import suggesting
-from kcodec.errors import DecodeError
+from kcodec.errors import DecodeError, TruncatedError
 from kcodec.integers import INT64_MAX, INT64_MIN, checked_integer
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
@@ -27,7 +27,7 @@ from kcodec.log.chunks import (
 from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
-from kcodec.log.segment import ZEROS, Segment, Tail, base_offset_of, walk_headers
+from kcodec.log.segment import BATCH_OVERHEAD, ZEROS, Segment, Tail, base_offset_of, is_zeros, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
 from kcodec.log.storage import FileVersion, Storage
 from kcodec.log.swaps import stable_segments
@@ -434,8 +434,9 @@ class Log:
             elif start > base:
                 place = position_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            bounds = place.position, end, place.first_offset
-            yield ByteRange(segment.path, *bounds, rising, storage, following, version=segment.version)
+            known_end = _data_end(segment) if end is None and segment.version is not None else 0
+            place_of = segment.path, place.position, end, place.first_offset, rising, storage, following
+            yield ByteRange(*place_of, version=segment.version, known_end=known_end)
 
     # Segments that are replaced
 
@@ -456,7 +457,8 @@ class Log:
         """List the segments again after the file at `path` was replaced or removed.
 
         Raise FileNotFoundError if its data was deleted. The log cleaner merges a segment that it removes into the
-        segment before it, which is then another file.
+        segment before it, which is then another file. Raise TruncatedError if the segment before it is the same file,
+        but shorter: a replica that truncates its log also deletes the later segments.
         """
         before = {segment.path: segment.version for segment in self.segments}
         if self.path == self.segments[0].path:  # only this file
@@ -472,6 +474,8 @@ class Log:
                 f"{path}: the segment was deleted while the log was read, and its data from offset {base} on was not "
                 "read; open the log again to continue with the remaining data"
             )
+        if last.path != path:
+            _check_not_truncated(last.path, before.get(last.path), last.version)
         self.segments, self._timelines = tuple(found), {}
 
     # Transactions
@@ -572,9 +576,32 @@ def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None
 
 def _is_merged(before: FileVersion | None, version: FileVersion | None) -> bool:
     """Return whether a file has replaced the segment that had the version `before`, so that it may contain the data of
-    the segment after it. A storage without versions cannot show this. A truncated file counts, too: a replica that
-    truncates its log also deletes the later segments, and the log then ends there."""
+    the segment after it. A storage without versions cannot show this. A changed file counts, too."""
     return version is not None and not version.is_same(before)
+
+
+def _check_not_truncated(path: str, before: FileVersion | None, version: FileVersion | None) -> None:
+    """Raise TruncatedError if a file was truncated since it had the version `before`. It is the same file, so the log
+    cleaner has not replaced it. A file that has grown again could be another file with the same number."""
+    if before is None or version is None or before.is_replaced_by(version) or version.size >= before.size:
+        return
+    raise TruncatedError(
+        f"the log was truncated while it was read: the segment has {version.size} bytes now, and had {before.size}, "
+        "and the segments after it were deleted; open the log again to read the remaining data",
+        needed=before.size,
+        available=version.size,
+        position=version.size,
+        path=path,
+    )
+
+
+def _data_end(segment: Segment) -> int:
+    """Return the size of a segment to which a broker may append; 0 if the file is preallocated. The broker cuts off the
+    zeros at the end of such a file when it closes the file."""
+    with segment.open() as file:
+        size = file.size()
+        begin = max(size - BATCH_OVERHEAD, 0)
+        return 0 if is_zeros(file, begin, size) else size
 
 
 def _tail_of(timeline: Timeline) -> Loss | None:

@@ -529,6 +529,8 @@ class Connection:
                 self._on_response(frame)
                 if self.is_closed:
                     return
+            if self._reader.error is not None:
+                raise self._reader.error
         except KcodecError as error:
             # For example a limit: the caller can request less.
             self.close(failed_because(error, f"{self.name}: {error}"))

@@ -97,10 +97,9 @@ class TopicBuffer(TopicSlot):
     def update(self, has_leader: Sequence[bool]) -> None:
         """Apply the topic's metadata, one entry for each partition.
 
-        If there are fewer partitions than before, the topic was created again, or the broker lags behind. Batches for
-        a partition that no longer exists end at their deadline. If the partition exists again later, its sequence
-        numbers continue. With numbers from 0 on, a broker would take the first batches for repeats, acknowledge them,
-        and not write them.
+        If there are fewer partitions than before, the topic was created again, or the broker lags behind. The sender
+        decides which (`Sender.take_up_metadata`). If the partition exists again later, its sequence numbers continue.
+        With numbers from 0 on, a broker would take the first batches for repeats, acknowledge them, and not write them.
         """
         is_new = not self.queues
         self.available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
@@ -109,6 +108,11 @@ class TopicBuffer(TopicSlot):
         self.queues[:] = self._known_queues[: len(has_leader)]
         if self.queues and (is_new or self.sticky_queue.partition.partition >= len(self.queues)):
             self._change_sticky()
+
+    @property
+    def missing_queues(self) -> list[PartitionQueue]:
+        """The queues of partitions that the topic had before, and that the metadata does not contain now."""
+        return self._known_queues[len(self.queues) :]
 
     def queue_for(self, key: Buffer | None, partition: int | None) -> PartitionQueue:
         """Return the queue for a record. Raise EncodeError if the topic does not have the partition, or if the

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID
-from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
@@ -35,9 +35,13 @@ from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer
 from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, Sent
 from kcodec.producer.reports import Reports
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcodec.quantities import count_text
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from kcodec._fast import IoTurn
     from kcodec.flow import Clock, Reply
 
@@ -48,6 +52,9 @@ FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 3, 7
 IN_FLIGHT_WINDOW = 5
 #: A topic in use is named to the cluster this often, so that its metadata stays fresh (Cluster forgets idle topics).
 TOPIC_REFRESH_SECONDS = 60.0
+#: Time for which the metadata must contain only the new id of a topic before records for partitions that the new topic
+#: does not have fail. A broker with older metadata could respond with a former topic.
+CONFIRMATION_SECONDS = 1.0
 _FOREVER = float("inf")
 
 
@@ -112,6 +119,8 @@ class Sender:
         self._follow_until = -_FOREVER
         self._loads = accumulator.loads
         self._named: dict[str, float] = {}
+        #: The new ids of topics with fewer partitions than before, and the times at which they were found.
+        self._smaller: dict[str, tuple[UUID, float]] = {}
 
     # Events
 
@@ -335,7 +344,8 @@ class Sender:
                 return
 
     def take_up_metadata(self) -> None:
-        """Apply new partitions and leaders, also if a topic was created again."""
+        """Apply new partitions and leaders, also if a topic was created again. If the new topic has fewer partitions,
+        fail the records of partitions that do not exist any more."""
         failed: list[tuple[ProducerBatch, BaseException]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -349,8 +359,45 @@ class Sender:
                     if queue.topic_id != topic_id:
                         queue.topic_id, queue.is_proved = topic_id, False
                         queue.forget_probe()
+            gone = self._take_gone()
         for placeholder, error in failed:
             self.responses.fail(None, placeholder, error)
+        for queue, batch in gone:
+            self.responses.fail(queue, batch, self._gone_error(queue))
+
+    def _take_gone(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
+        """Take the batches of partitions that do not exist any more: the topic has another id, and the metadata has
+        contained only this id for CONFIRMATION_SECONDS. While batches wait, their leader is requested again and again
+        (`_node_for`), so more metadata follows. The caller holds the lock."""
+        now, before, self._smaller = self.clock(), self._smaller, {}
+        gone: list[tuple[PartitionQueue, ProducerBatch]] = []
+        for topic, buffer in self.accumulator.topics.items():
+            topic_id = self.cluster.topic_id(topic)
+            if topic_id is None or not buffer.queues:
+                continue
+            missing = [queue for queue in buffer.missing_queues if queue.topic_id not in (None, topic_id)]
+            if not missing:
+                continue
+            found = before.get(topic)
+            found = self._smaller[topic] = found if found and found[0] == topic_id else (topic_id, now)
+            if now >= found[1] + CONFIRMATION_SECONDS:
+                for queue in missing:
+                    while queue.batches:
+                        gone.append((queue, self.accumulator.take(queue, queue.batches[0])))
+        return gone
+
+    def _gone_error(self, queue: PartitionQueue) -> BrokerError:
+        topic, code = queue.partition.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        count = count_text(self.cluster.partitions(topic) or 0, "partition")
+        return BrokerError(
+            f"{queue.partition}: the partition does not exist any more, because topic {topic!r} was deleted and "
+            f"created again with {count}; send the record again, and let its key or the partitioner choose a partition",
+            code=code,
+            name=code.name,
+            retriable=False,
+            remedy="stop" if self.id_manager.transactional_id is None else "abort",
+            resource=queue.partition,
+        )
 
     # Time
 

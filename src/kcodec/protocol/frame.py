@@ -315,7 +315,11 @@ def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 class FrameReader:
-    """Cut a stream of bytes into frames without their lengths. Raise LimitExceededError for one above max_frame_bytes.
+    """Cut a stream of bytes into frames without their lengths. Raise LimitExceededError for one above max_frame_bytes,
+    and DecodeError for a negative length.
+
+    If complete frames precede an invalid length in the same bytes, they are returned, and each later call raises the
+    error. The attribute `error` contains it immediately. None: all lengths were valid.
 
     The I/O code reads from the socket into `get_buffer` and reports the number of bytes to `arrived`. Small frames are
     copied out of that buffer. A large frame has its own memory, which is reused once no reference to the frame or to a
@@ -335,6 +339,7 @@ class FrameReader:
         self._filled = 0
         # a large frame that is not whole
         self._frame: memoryview | None = None
+        self.error: DecodeError | None = None
 
     def set_limit(self, max_frame_bytes: int, name: str = "max_response_bytes") -> None:
         """Refuse longer frames from now on. name: the name of the limit, for the error."""
@@ -351,11 +356,15 @@ class FrameReader:
 
     def arrived(self, count: int) -> list[bytes | memoryview]:
         """Account for `count` bytes put into `get_buffer`. Return the complete frames, in order."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
         self._filled += count
         if self._frame is None:
             if self._filled > LENGTH_BYTES and _INT32.unpack_from(self._scratch)[0] == self._filled - LENGTH_BYTES:
                 # One whole frame, as most often.
                 self._check(self._filled - LENGTH_BYTES, self._behind)
+                if self.error is not None:
+                    raise self.error
                 only = bytes(self._scratch[LENGTH_BYTES : self._filled])
                 self._filled = 0
                 return [only]
@@ -366,15 +375,22 @@ class FrameReader:
         return [frame.toreadonly()]
 
     def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
-        """Take received bytes (`data`). Return the complete frames, in order, without their lengths."""
+        """Take received bytes (`data`). Return the complete frames, in order, without their lengths. After an invalid
+        length, ignore the rest."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
         frames: list[bytes | memoryview] = []
         position = 0
-        while position < len(data):
+        while position < len(data) and self.error is None:
             buffer = self.get_buffer()
             count = min(len(buffer), len(data) - position)
             buffer[:count] = data[position : position + count]
             self._behind = len(frames)
-            frames += self.arrived(count)
+            try:
+                frames += self.arrived(count)
+            except DecodeError:
+                if not frames:
+                    raise
             position += count
         self._behind = 0
         return frames
@@ -386,6 +402,11 @@ class FrameReader:
         while len(view) - position >= LENGTH_BYTES:
             size = _INT32.unpack_from(view, position)[0]
             self._check(size, self._behind + len(frames))
+            if self.error is not None:
+                if not frames:
+                    raise self.error
+                size = -1
+                break
             if len(view) - position - LENGTH_BYTES < size:
                 break
             position += LENGTH_BYTES
@@ -403,22 +424,24 @@ class FrameReader:
         return frames
 
     def _check(self, size: int, behind: int) -> None:
-        """Raise an error for a length that no frame has, or that is above a limit."""
+        """Set the error for a length that no frame has, or that is above a limit."""
         if size < 0:
-            raise DecodeError(
+            self.error = DecodeError(
                 f"frame length {size} is invalid: the peer may use TLS or HTTP instead of the Kafka protocol"
             )
+            return
         if size > self.max_frame_bytes:
-            raise LimitExceededError(
+            self.error = LimitExceededError(
                 f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}"
                 "; the peer may also use TLS or HTTP instead of the Kafka protocol",
                 limit=self._limit_name,
                 value=self.max_frame_bytes,
                 claimed=size,
             )
+            return
         limit = self._limit_of(behind)
         if limit is not None and size > limit:
-            raise LimitExceededError(
+            self.error = LimitExceededError(
                 f"a response of {size} bytes exceeds the {limit} bytes that were reserved for it",
                 limit=RESPONSE_LIMIT,
                 value=limit,

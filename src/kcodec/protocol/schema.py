@@ -245,6 +245,37 @@ class Message(Struct):
         """Return the result of `encode` as buffers, with records as in `encode_frame_parts`."""
         return write_message_parts(_plan_to_write(type(self), version), self, b"", False, least_bytes)
 
+    def to_dict(self, version: int, *, with_secrets: bool = False) -> dict[str, Any]:
+        """Return the message in one version as values for `json.dumps`, as Kafka's JSON converters do.
+
+        The names are those of the fields. Bytes and records are base64, and ids are text as Kafka prints it. Fields
+        that the version lacks are left out, and tagged fields with their default value, too. Unknown tagged fields are
+        also left out.
+
+        with_secrets: Whether to include secret values, such as passwords and keys. Otherwise they are "<hidden>".
+
+        Raise UnsupportedError for an unknown version.
+        """
+        from kcodec.protocol.plain import plain_dict
+
+        _plan_of(type(self), version)
+        return plain_dict(self, version, with_secrets=with_secrets)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], version: int) -> Self:
+        """Return the message that `to_dict` has converted to `values` in one version. Missing fields get their
+        defaults.
+
+        Raise UnsupportedError for an unknown version, ValueError for a field that the version lacks or text that is not
+        base64, and TypeError for a value that is not a dict, a list or text where one is needed. Numbers and text are
+        checked by `encode`.
+        """
+        from kcodec.protocol.plain import from_plain
+
+        _plan_of(cls, version)
+        message: Self = from_plain(cls, values, version)
+        return message
+
 
 class NumberedMessage(Message):
     """A message of a numbered kind. api_key: the number of a request and its response, or the type of a record of an

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from uuid import UUID
 
 from kcodec.consumer.assignment import PartitionState
 from kcodec.consumer.delivery import LogPosition
@@ -21,12 +22,14 @@ class Start(NamedTuple):
     """The position at which a transaction began to read a partition. `state` is that of the assignment; after another
     assignment of the partition, there is another start.
 
+    topic_id: Id of the topic to which the position belongs; None if it was unknown.
     reset_to: Offset that replaced the position, because the log does not contain the position. None: no reset.
     """
 
     state: PartitionState
     offset: int
     leader_epoch: int
+    topic_id: UUID | None = None
     reset_to: int | None = None
 
     @property
@@ -89,7 +92,7 @@ class SessionBlock:
         for name, state in partitions.items():
             known = self.starts.get(name)
             if (known is None or known.state is not state) and state.position is not None:
-                self.starts[name] = Start(state, state.position, state.position_epoch)
+                self.starts[name] = Start(state, state.position, state.position_epoch, state.topic_id)
 
     def note_reset(self, state: PartitionState, before: int, after: int) -> None:
         """Under the assignment's lock: note that the offset `after` has replaced the position `before`, which is not in

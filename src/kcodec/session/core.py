@@ -194,7 +194,7 @@ class GroupSession:
                     place = found.get(name)
                     # A transaction commits no offset that is equal to its start.
                     to = start.first if place is None or place.offset == start.offset else place
-                    assignment.seek(name, to.offset, to.leader_epoch)
+                    assignment.seek(name, to.offset, to.leader_epoch, start.topic_id)
             self.consumer.fetcher.drop(here)
         self.is_rewind_due, self._uncertain = False, {}
 
@@ -350,8 +350,9 @@ class GroupSession:
         for name, start in block.starts.items():
             state, first = start.state, start.first
             is_assigned = assignment.partitions.get(name) is state
-            if is_assigned and (state.position != first.offset or state.awaiting is not None):
-                assignment.seek(name, first.offset, first.leader_epoch)
+            has_other_id = start.topic_id not in (None, state.topic_id)
+            if is_assigned and (state.position != first.offset or state.awaiting is not None or has_other_id):
+                assignment.seek(name, first.offset, first.leader_epoch, start.topic_id)
                 moved.append(name)
         self.consumer.fetcher.drop(moved)
 

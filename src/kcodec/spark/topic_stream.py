@@ -28,7 +28,7 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import has_provider, with_credentials
-from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.planner import DataLoss, StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
 
@@ -245,9 +245,11 @@ class TopicStream(StreamState):
         try:
             return self._list(partitions, "earliest")
         except (BrokerError, AdminError) as error:
-            if not _is_gone(error) or self._source.fails_on_data_loss:
+            if not _is_gone(error):
                 raise
             gone = set(error.errors) if isinstance(error, AdminError) else set(partitions)
+            reason = "the partition was deleted before the query began to read it"
+            self._raise_if_lost([DataLoss(partition, 0, None, reason) for partition in sorted(gone)])
             left = [partition for partition in partitions if partition not in gone]
             return {**self._list(left, "earliest"), **dict.fromkeys(gone, 0)}  # the tasks count what is not there
 

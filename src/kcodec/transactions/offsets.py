@@ -137,8 +137,8 @@ def _add_group(coordinator: CoordinatorCall, producer: ProducerIdAndEpoch, group
 
 
 class _NamedTopics:
-    """The topics of one call by name and id. The ids are those at the beginning of the call, because they identify the
-    topics that were read.
+    """The topics of one call by name and id. The ids are those in the offsets, or those at the beginning of the call,
+    because they identify the topics that were read.
 
     have_ids: Whether the metadata has the id of every topic. A producer has the ids of topics to which it writes, and
               of topics that a consumer of the same client reads. Otherwise the request uses names, as up to version 5.
@@ -147,7 +147,8 @@ class _NamedTopics:
     def __init__(self, cluster: Cluster, offsets: Offsets, is_new_flow: bool) -> None:
         self._cluster = cluster
         names = {partition.topic for partition in offsets}
-        found = {name: cluster.topic_id(name) for name in names} if is_new_flow else {}
+        given = {partition.topic: one.topic_id for partition, one in offsets.items() if one.topic_id is not None}
+        found = {name: given.get(name) or cluster.topic_id(name) for name in names} if is_new_flow else {}
         self._ids: dict[str, UUID] = {name: known for name, known in found.items() if known is not None}
         self.have_ids = len(self._ids) == len(names)
         if self.have_ids:

@@ -35,7 +35,7 @@ from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, Transac
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
-from kcodec.offsets import TopicPartition, check_offsets
+from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.on_delivery import call_on_delivery
@@ -215,7 +215,7 @@ class SessionTransaction:
             delivery.seal()
             return delivery
 
-    async def seek(self, partition: TopicPartition, offset: int) -> None:
+    async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Continue reading at this offset, for example after a batch that cannot be read (`DecodeError.next_offset`).
         The new position is committed with the transaction. If the transaction is aborted, the session returns to the
         position at which it began. Raise ValueError if the partition is not assigned to this session."""
@@ -256,7 +256,7 @@ class SessionTransaction:
         block.has_sent = True
         return block
 
-    def _seek(self, partition: TopicPartition, offset: int) -> Flow[None]:
+    def _seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Flow[None]:
         self._current.check_open("seek")
         ((name, where),) = check_offsets({partition: offset}).items()
         self._flows.note_starts()

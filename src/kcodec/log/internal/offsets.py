@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kcodec._fast import Record
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID, ControlType
-from kcodec.log.internal.records import COORDINATOR_RECORDS, InternalRecord, decode_coordinator_record, uuid_text
+from kcodec.log.internal.records import COORDINATOR_RECORDS, InternalRecord, decode_coordinator_record
 from kcodec.log.internal.transactions import logs_of
 from kcodec.log.partition import Log
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -35,13 +35,12 @@ class CommittedOffset(OffsetAndMetadata):
 
     offset, leader_epoch, metadata: As committed.
     commit_timestamp, expire_timestamp: Milliseconds; expire_timestamp is None unless the commit set it (version 1).
-    topic_id:      As Kafka writes it; None if the record has none.
+    topic_id:      Id of the topic; None if the record has none.
     record_offset: Offset of the record.
     """
 
     commit_timestamp: int = -1
     expire_timestamp: int | None = None
-    topic_id: str | None = None
     record_offset: int = -1
 
     @classmethod
@@ -53,7 +52,7 @@ class CommittedOffset(OffsetAndMetadata):
             leader_epoch=value.leader_epoch,
             commit_timestamp=value.commit_timestamp,
             expire_timestamp=None if value.expire_timestamp < 0 else value.expire_timestamp,
-            topic_id=uuid_text(value.topic_id) if value.topic_id.int else None,
+            topic_id=value.topic_id if value.topic_id.int else None,
             record_offset=record_offset,
         )
 

@@ -8,13 +8,11 @@ reading continues.
 
 from __future__ import annotations
 
-import base64
 import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
-from uuid import UUID
 
 from kcodec._fast import Record
 from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, ControlType
@@ -33,7 +31,8 @@ from kcodec.protocol.messages.control_records import (
     VotersRecord,
 )
 from kcodec.protocol.messages.records import GroupMetadataValue, TransactionLogValue
-from kcodec.protocol.schema import HIGHEST_VERSION, CoordinatorKey, Message, MetadataRecord, Struct, fields
+from kcodec.protocol.plain import plain_dict
+from kcodec.protocol.schema import HIGHEST_VERSION, CoordinatorKey, Message, MetadataRecord, Struct
 from kcodec.quantities import count_text
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -98,33 +97,9 @@ def decode_message(
     return kind.decode(data, version, position) if is_whole else kind.decode_prefix(data, version, position)[0]
 
 
-def uuid_text(value: UUID) -> str:
-    """Return an id as Kafka prints it: 22 characters of URL-safe base64."""
-    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
-
-
 def message_dict(message: Struct, version: int) -> dict[str, Any]:
-    """Return a message of one version for JSON, as Kafka's own converters write it, with names in snake_case.
-
-    Fields that the version lacks are left out, and tagged fields with their default values, too. Bytes are base64 text.
-    """
-    shown = {}
-    for name, declared in fields(type(message)).items():
-        if declared.versions.hold(version):
-            value = getattr(message, name)
-            if declared.tag is None or value != declared.default:
-                shown[name] = _plain(value, version)
-    return shown
-
-
-def _plain(value: Any, version: int) -> Any:
-    if isinstance(value, Struct):
-        return message_dict(value, version)
-    if isinstance(value, list):
-        return [_plain(one, version) for one in value]
-    if isinstance(value, UUID):
-        return uuid_text(value)
-    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+    """Return a message of one version for JSON, with secrets; see `kcodec.protocol.plain`."""
+    return plain_dict(message, version, with_secrets=True)
 
 
 # Control records

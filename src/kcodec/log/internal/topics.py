@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
-from kcodec.log.internal.records import decode_metadata_record, uuid_text
+from kcodec.log.internal.records import decode_metadata_record
 from kcodec.log.opening import CLUSTER_METADATA, open_segment
 from kcodec.log.partition import Log
 from kcodec.protocol.messages.metadata_records import (
@@ -16,6 +16,7 @@ from kcodec.protocol.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from kcodec.protocol.plain import uuid_text
 
 # The offset behind the last record that a snapshot contains, and its epoch (Snapshots.filenameFromSnapshotId).
 SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")

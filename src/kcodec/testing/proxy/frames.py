@@ -158,7 +158,8 @@ class Exchange:
     body_at:             position in the request at which the client id ends; the tagged fields of a flexible header and
                          the body follow.
     request_size, response_size: Number of bytes without the length.
-    actions:             Actions of rules ("hold", "cut", ...), and "lost" for a frame without a connection.
+    actions:             Actions of rules ("hold", "cut", ...), and "lost" for a frame that could not be forwarded, or
+                         that followed a dropped one.
     request, response:   The frames, kept after the exchange only with ``KafkaProxy(keep_bytes=True)``.
     """
 

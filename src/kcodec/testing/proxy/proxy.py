@@ -115,6 +115,8 @@ class ProxiedConnection:
         self._client = client
         self._upstream: socket.socket | None = None
         self._upstream_ended = False
+        #: Whether a request, or a response, was dropped. No later one is then forwarded.
+        self._loses_requests = self._loses_responses = False
         self._pending: deque[_ForwardedRequest] = deque()
         self._changed = threading.Condition()
         self._client_lock = threading.Lock()
@@ -198,7 +200,9 @@ class ProxiedConnection:
             self.client_id = exchange.client_id
             self._proxy.record(exchange)
             rule = self._proxy.rules.match("request", exchange)
-            if rule is None:
+            if self._loses_requests:
+                going = self._lose(rule, exchange)
+            elif rule is None:
                 self._forward(upstream, exchange, frame)
             else:
                 going = self._act_on_request(rule, upstream, exchange, frame)
@@ -218,11 +222,21 @@ class ProxiedConnection:
             frame = answers.request_frame(exchange, action.content)
         if action.kind == "hold":
             rule.wait_release()
-        if action.kind not in ("drop", "cut"):
+        if action.kind == "drop":
+            self._loses_requests = True
+        elif action.kind != "cut":
             self._forward(upstream, exchange, frame)
         if action.kind == "duplicate":
             self._forward(upstream, exchange, frame, is_copy=True)
         return action.kind not in ("cut", "deliver_and_cut")
+
+    def _lose(self, rule: Rule | None, exchange: Exchange) -> bool:
+        """Drop a frame that follows a dropped one. Return False if the rule closes the connection."""
+        exchange.actions += ("lost",)
+        is_cut = rule is not None and rule.action.kind in ("cut", "deliver_and_cut")
+        if is_cut:
+            self.cut_client()
+        return not is_cut
 
     def _forward(self, upstream: socket.socket, exchange: Exchange, frame: Frame, *, is_copy: bool = False) -> None:
         if not has_no_response(exchange, frame):
@@ -255,7 +269,9 @@ class ProxiedConnection:
         exchange.response_time, exchange.response_size = time.monotonic(), len(frame)
         exchange.response = frame = self._proxy.readdressed(exchange, frame)
         rule = self._proxy.rules.match("response", exchange)
-        if rule is None:
+        if self._loses_responses:
+            self._lose(rule, exchange)
+        elif rule is None:
             self._to_client(exchange, frame)
         else:
             self._act_on_response(rule, exchange, frame)
@@ -270,7 +286,9 @@ class ProxiedConnection:
             rule.wait_release()
         if action.kind == "replace":
             frame = answers.response_frame(exchange, action.content)
-        if action.kind not in ("drop", "cut"):
+        if action.kind == "drop":
+            self._loses_responses = True
+        elif action.kind != "cut":
             self._to_client(exchange, frame)
         if action.kind == "duplicate":
             self._to_client(exchange, frame)
@@ -297,6 +315,9 @@ class ProxiedConnection:
             self._send_client(exchange, frame)
 
     def _send_client(self, exchange: Exchange, frame: Frame) -> None:
+        if self._loses_responses:  # a response of the proxy itself
+            exchange.actions += ("lost",)
+            return
         try:
             send_frame(self._client, frame)
         except OSError:

@@ -87,7 +87,12 @@ class Selection:
         return self._act(Action("hold", seconds, cut_client))
 
     def drop(self) -> Rule:
-        """Drop the frame. The connection stays open, and the client waits for a response that does not arrive."""
+        """Drop the frame, and all later frames of the connection in that direction. The connection stays open, and the
+        client waits for a response that does not arrive.
+
+        In a TCP connection, no frame is lost alone. A client that got a later response would report a wrong correlation
+        id. Rules continue to count the later frames, but only `cut` and `deliver_and_cut` act on them.
+        """
         return self._act(Action("drop"))
 
     def cut(self) -> Rule:
