@@ -84,3 +84,30 @@ def test_a_producer_of_a_smaller_topic_requests_metadata_with_pauses() -> None:
             with pytest.raises(DeliveryTimeoutError):
                 producer.send("results", b"2", partition=1).result(10)
         assert len(broker.wire_log.requests("Metadata")) < 100
+
+
+def test_a_topic_that_is_deleted_during_a_block_aborts_quietly() -> None:
+    """The records of the other topics are not held back until the transaction times out."""
+    with Broker(auto_create_topics=False) as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("orders", 1), NewTopic("old", 1), NewTopic("results", 1)])
+        broker.seed("orders", [b"1"])
+        broker.seed("old", [b"2"])
+        with GroupTransactSession(
+            topics=["orders", "old"], group_id="g", transactional_id="t", bootstrap_servers=broker.bootstrap_servers
+        ) as session:
+            outcomes: list[bool | None] = []
+            until = time.monotonic() + 30
+            while True not in outcomes and time.monotonic() < until:
+                with session.transaction() as block:
+                    read = {record.value for record in block.poll(2.0)}
+                    while not outcomes and len(read) < 2 and time.monotonic() < until:
+                        read |= {record.value for record in block.poll(2.0)}
+                    if not outcomes:
+                        admin.delete_topics(["old"])
+                    for value in read:
+                        block.send("results", value)
+                if read:
+                    outcomes.append(block.committed)
+            assert time.monotonic() < until
+        assert outcomes[0] is False and outcomes[-1] is True
+        assert [record.value for record in broker.committed("results", 0)] == [b"1"]

@@ -120,6 +120,14 @@ class Cluster:
         found = self.topics.get(topic)
         return len(found.partitions) if found and found.partitions else None
 
+    def is_missing(self, topic: str) -> bool:
+        """Return whether the metadata shows that a topic does not exist. A list of all topics contains no error of such
+        a topic. The metadata of a broker that has just started can also lack an existing topic for a moment."""
+        found = self.topics.get(topic)
+        if found is None:
+            return self.needs_all_topics and self.updates_of_all > 0
+        return found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     def topic_id(self, topic: str) -> UUID | None:
         """Return the id of a topic; None if it is unknown, or the brokers have no topic ids."""
         found = self.topics.get(topic)
