@@ -209,6 +209,23 @@ def test_offsets_are_committed_for_the_topics_to_which_they_belong(script: Admin
     assert found == [(old, [0]), (ID, [1])]
 
 
+def test_a_commit_for_a_deleted_topic_is_given_up(script: AdminScript) -> None:
+    """The coordinator does not know the id. The commits of other topics wait for the end of this one."""
+    with_ids(script)
+
+    def respond(node: int, request: Any) -> Any:
+        partitions = [messages.OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_ID)]
+        return messages.OffsetCommitResponse(
+            topics=[messages.OffsetCommitResponseTopic(topic_id=ID, partitions=partitions)]
+        )
+
+    script.answers["OffsetCommit"] = respond
+    with pytest.raises(BrokerError, match="the topic or partition does not exist") as caught:
+        script.run(committed(script).commit({A: OffsetAndMetadata(7)}, ConsumerGroupMetadata("g"), 60.0))
+    assert caught.value.name == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert len(script.requests) > 1 and 2.0 <= script.now < 5.0
+
+
 def test_brokers_before_2_5_get_no_require_stable(script: AdminScript, coordinator: Coordinator) -> None:
     script.highest["OffsetFetch"] = 6
     offsets = committed(script)

@@ -19,7 +19,7 @@ from kcodec.errors import (
     EncodeError,
     TransportError,
 )
-from kcodec.flow import ByVersion, Call, Done, Flow, Reply, sleep
+from kcodec.flow import ByVersion, Call, Done, Flow, Reply, sleep, wait
 from kcodec.network.scheduler import Scheduler
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.metadata import (
@@ -329,3 +329,58 @@ def test_a_missing_permission_names_the_transactional_id() -> None:
     with pytest.raises(AuthorizationError) as caught:
         world.run(world.cluster.coordinators.find("transaction", "id", 60.0))
     assert caught.value.resource == "id" and world.now < 1.0
+
+
+def test_updates_that_do_not_help_are_requested_with_pauses() -> None:
+    """A topic was created again with fewer partitions. A batch of its former partition waits for a leader."""
+    world = World(metadata(topic("a", {0: (1, 5)})))
+
+    def wait_for_leader() -> Flow[None]:
+        while world.now < 10.0 and len(world.asked) < 1000:
+            world.cluster.add_topics(["a"])
+            world.cluster.request_update("a-1 has no leader", "a")
+            yield from wait(world.cluster.changed)
+
+    world.run(wait_for_leader())
+    assert len(world.asked) < 110
+
+
+def test_a_new_topic_does_not_wait_for_such_a_pause() -> None:
+    world = World(metadata(topic("a", {0: (1, 5)})))
+
+    def repeat() -> Flow[None]:
+        while len(world.asked) < 5:
+            world.cluster.request_update("a-1 has no leader", "a")
+            yield from wait(world.cluster.changed)
+        world.cluster.request_update("a-1 has no leader", "a")
+        yield from sleep(0.01)
+        world.cluster.add_topics(["b"])
+        before = world.now
+        yield from wait(world.cluster.changed)
+        assert world.now == before
+
+    world.run(repeat())
+
+
+def test_an_awaited_topic_is_also_requested_by_name() -> None:
+    """For a pattern, all topics are requested. Such a response does not contain the error of a missing topic, and the
+    broker does not create the topic."""
+    unknown = metadata(topic("out", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    world = World(metadata(topic("in", {0: (1, 5)})), unknown, metadata(topic("out", {0: (1, 0)})))
+    world.cluster.needs_all_topics = True
+    assert world.run(world.cluster.ensure_topic("out", 5.0)).partitions
+    assert [one.topics and [each.name for each in one.topics] for one in world.asked] == [None, ["out"], None]
+    assert world.asked[1].allow_auto_topic_creation
+
+
+def test_a_missing_topic_is_reported_next_to_all_topics() -> None:
+    both = [
+        metadata(topic("in", {0: (1, 5)})) if number % 2 == 0 else metadata(topic("out", error=3))
+        for number in range(200)
+    ]
+    world = World(*both)
+    world.cluster.needs_all_topics = True
+    with pytest.raises(BrokerError, match="topic 'out' does not exist"):
+        world.run(world.cluster.ensure_topic("out", 30.0))
+    assert world.now < 6.0 and len(world.asked) < 120
+    assert set(world.cluster.topics) == {"in", "out"}

@@ -295,6 +295,34 @@ def test_an_unknown_topic_id_is_requested_again() -> None:
     world.run(manager.commit())
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_offsets_of_a_deleted_topic_are_refused_soon(version: int, is_listed: bool) -> None:
+    """Without this, the transaction stays open until its timeout, and holds back the readers of its results."""
+    world = World(version)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    begun = world.now
+    code = ErrorCode.UNKNOWN_TOPIC_ID if version == 2 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def deleted(answer: Any) -> Any:
+        if is_listed:
+            world.cluster.topics["orders"] = Topic("orders", NO_UUID, False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            world.cluster.topics.pop("orders", None)
+            world.cluster.needs_all_topics, world.cluster.updates_of_all = True, 1
+        answer.topics[0].partitions[0].error_code = code
+        return answer
+
+    world.plan("TxnOffsetCommit", *[deleted] * 200)
+    with pytest.raises(AbortableTransactionError, match="topic 'orders' was deleted, so") as raised:
+        world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert (raised.value.code, raised.value.resource) == (ErrorCode.UNKNOWN_TOPIC_ID, "orders")
+    assert 2.0 <= world.now - begun < 5.0
+    world.run(manager.abort())
+
+
 def test_offsets_of_a_topic_that_was_created_again_are_refused() -> None:
     """They are positions in the former topic: committed for the new one, they would skip its records."""
     world = World(2)

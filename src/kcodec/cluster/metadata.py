@@ -73,8 +73,12 @@ class Cluster:
         self.updates_of_all = 0
         self._waiting_for_all = 0  # calls of refresh_all
         self._topics_used_at: dict[str, float] = {}
+        #: Topics without which a flow cannot continue. A response with all topics does not contain the error of a
+        #: missing topic, and the broker does not create it.
+        self._awaited_topics: set[str] = set()
         self.coordinators = Coordinators(self)
         self._update_requested = Signal()
+        self._topic_added = Signal()
         self._is_update_requested = False
         self._updated_at: float | None = None
         self._requested_since: float | None = None
@@ -116,6 +120,14 @@ class Cluster:
         found = self.topics.get(topic)
         return len(found.partitions) if found and found.partitions else None
 
+    def is_missing(self, topic: str) -> bool:
+        """Return whether the metadata shows that a topic does not exist. A list of all topics contains no error of such
+        a topic. The metadata of a broker that has just started can also lack an existing topic for a moment."""
+        found = self.topics.get(topic)
+        if found is None:
+            return self.needs_all_topics and self.updates_of_all > 0
+        return found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     def topic_id(self, topic: str) -> UUID | None:
         """Return the id of a topic; None if it is unknown, or the brokers have no topic ids."""
         found = self.topics.get(topic)
@@ -129,10 +141,16 @@ class Cluster:
         for name in names:
             if name not in self._topics_used_at:
                 self.request_update(f"topic {name} is new")
+                self._topic_added.set()
             self._topics_used_at[name] = now
 
-    def request_update(self, reason: str) -> None:
-        """Request new metadata soon."""
+    def request_update(self, reason: str, topic: str | None = None) -> None:
+        """Request new metadata soon.
+
+        topic: A topic without which the caller cannot continue. If it is missing, the next update contains its error.
+        """
+        if topic is not None:
+            self._awaited_topics.add(topic)
         if not self._is_update_requested:
             log.debug("metadata is requested: %s", reason)
         self._is_update_requested = True
@@ -194,7 +212,7 @@ class Cluster:
                 left = min(left, left_unknown)
             else:
                 unknown_since = None
-            self.request_update(f"topic {topic} is missing")
+            self.request_update(f"topic {topic} is missing", topic)
             failures = self.failures
             yield from wait(self.changed, left)
             if self.failures != failures and isinstance(self.last_error, AuthenticationError):
@@ -251,11 +269,14 @@ class Cluster:
 
     def keep_fresh(self) -> Flow[None]:
         """Request metadata for as long as the client is open. This is the flow that all others wait for."""
-        attempt = gaps = 0
+        attempt = gaps = repeats = 0
         while True:
             if not self._is_update_requested:
                 age = self.clock() - (self._updated_at or self.clock())
-                yield from wait(self._update_requested, max(self.times.metadata_max_age - age, 0.0))
+                is_due = not (yield from wait(self._update_requested, max(self.times.metadata_max_age - age, 0.0)))
+                repeats = 0 if is_due or not self._is_repetition() else repeats + 1
+                if repeats > 1:
+                    yield from wait(self._topic_added, self.times.backoff(repeats - 2, self.random.random()))
             self._is_update_requested = False
             before, requested = self.updates, set(self._topics_used_at)
             yield from self._request_metadata()
@@ -280,6 +301,11 @@ class Cluster:
                     self._is_update_requested = True
                 if self._is_update_requested:
                     yield from sleep(self.times.backoff(max(gaps - 1, 0), self.random.random()))
+
+    def _is_repetition(self) -> bool:
+        """Return whether an update is requested immediately after another one. A flow may wait for something that no
+        response contains, such as a partition that the topic does not have any more."""
+        return self._updated_at is not None and self.clock() - self._updated_at < self.times.backoff(0, 0.5)
 
     def _has_gaps(self) -> bool:
         """Return whether a requested topic, or a leader in it, is still missing."""
@@ -306,13 +332,19 @@ class Cluster:
             name: used for name, used in self._topics_used_at.items() if now - used < TOPIC_IDLE_SECONDS
         }
         self._drop_impossible_topics()
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at)]
         are_all = self.needs_all_topics or self._waiting_for_all > 0
-        request = MetadataRequest(
-            topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
-        )
+        awaited, self._awaited_topics = self._awaited_topics & self._topics_used_at.keys(), set()
+
+        def request(names: Iterable[str] | None) -> MetadataRequest:
+            topics = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(names)]
+            return MetadataRequest(topics=topics, allow_auto_topic_creation=self.allow_auto_topic_creation)
+
         try:
-            reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
+            everything = request(None if are_all else self._topics_used_at)
+            reply = yield from call(ANY_NODE, everything, timeout=self.times.request, lowest=4)
+            if are_all and (missing := awaited - {topic.name for topic in reply.message.topics}):
+                named = yield from call(ANY_NODE, request(missing), timeout=self.times.request, lowest=4)
+                reply.message.topics += named.message.topics
         except KcodecError as error:  # all other flows wait for this one, so it continues after each
             self.last_error = error
             self.failures += 1

@@ -356,11 +356,14 @@ def _all_fetched(response: Any, topics: _RequestedTopics) -> Iterator[tuple[Topi
 def _committed(
     response: Any, some: list[TopicPartition], topics: _RequestedTopics
 ) -> Iterator[tuple[TopicPartition, ItemResult]]:
-    """Yield the results of a commit. If a topic was deleted and created again, a repeat cannot help."""
+    """Yield the results of a commit. If a topic was deleted and created again, a repeat cannot help. If it was only
+    deleted, repeats until the deadline would delay the next commits and rebalances of all other topics."""
     for partition, result in partition_codes(response, some, topics.name_of):
         if result.code == ErrorCode.UNKNOWN_TOPIC_ID and topics.is_replaced(partition):
             text = "the topic was deleted and created again, and the offset is that of the former topic"
             yield partition, ItemResult(ErrorCode.INCONSISTENT_TOPIC_ID, None, text)
+        elif result.code == ErrorCode.UNKNOWN_TOPIC_ID:
+            yield partition, ItemResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, result.message)
         else:
             yield partition, result
 

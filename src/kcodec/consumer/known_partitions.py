@@ -124,9 +124,10 @@ class KnownPartitions:
         The metadata of a broker that has just started can also lack an existing topic for a moment. Use this method
         therefore only for automatic commits, which may leave out offsets.
         """
-        topic = self._cluster.topics.get(state.topic_partition.topic)
-        is_missing = topic is not None and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return is_missing or self.is_replaced(state)
+        topic = state.topic_partition.topic
+        if topic not in self._cluster.topics and state.topic_id is None:
+            return False  # the metadata is older than the assignment
+        return self._cluster.is_missing(topic) or self.is_replaced(state)
 
     def is_new(self, partition: TopicPartition) -> bool:
         """Return whether a partition was created after the consumer began to read its subscription."""

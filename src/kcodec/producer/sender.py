@@ -557,7 +557,7 @@ class Sender:
         node = self.cluster.leader(*queue.partition)
         if node is None:
             self.cluster.add_topics([queue.partition.topic])
-            self.cluster.request_update(f"{queue.partition} has no leader")
+            self.cluster.request_update(f"{queue.partition} has no leader", queue.partition.topic)
             return None
         if node != queue.node:
             if queue.in_flight:

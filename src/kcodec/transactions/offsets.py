@@ -17,6 +17,7 @@ from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.producer_id import ProducerIdAndEpoch
+from kcodec.cluster.retry_driver import UNKNOWN_TOPIC_PATIENCE_SECONDS
 from kcodec.cluster.values import LOST_MEMBER_CODES, NO_UUID
 from kcodec.errors import BrokerError, DecodeError, TransportError
 from kcodec.flow import Flow
@@ -87,7 +88,7 @@ def commit_offsets(
         groups.add(group.group_id)
     doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
     topics = _NamedTopics(cluster, offsets, is_new_flow)
-    coordinator = request_to("group", group.group_id, doing, is_over=lambda: topics.replaced() is not None)
+    coordinator = request_to("group", group.group_id, doing, is_over=lambda: topics.lost() is not None)
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0
     highest = min(NEW_FLOW_VERSION - 1, highest_version)
@@ -97,14 +98,17 @@ def commit_offsets(
     try:
         reply = yield from coordinator.send(request, topics.code_of, lowest=lowest, highest=highest)
     except (BrokerError, TransportError) as error:
-        replaced = topics.replaced()
-        if replaced is None:
+        lost = topics.lost()
+        if lost is None:
             raise
-        text = (
-            f"{doing}: topic {replaced!r} was deleted and created again, so these offsets are of a topic that no "
-            "longer exists; abort the transaction, and continue at an offset of the new topic"
-        )
-        found = abortable(text, ErrorCode.UNKNOWN_TOPIC_ID, replaced)
+        if topics.replaced() is None:
+            text = f"{doing}: topic {lost!r} was deleted, so its offsets cannot be committed; abort the transaction"
+        else:
+            text = (
+                f"{doing}: topic {lost!r} was deleted and created again, so these offsets are of a topic that no "
+                "longer exists; abort the transaction, and continue at an offset of the new topic"
+            )
+        found = abortable(text, ErrorCode.UNKNOWN_TOPIC_ID, lost)
         raise Failed(TransactionDisposition.ABORT, found) from error
     results = list(topics.results(reply.message))
     code, partition = worst_result(results)
@@ -156,6 +160,8 @@ class _NamedTopics:
         else:
             self._ids.clear()
         self._names = {known: name for name, known in self._ids.items()}
+        #: A topic that the coordinator has not known since this time.
+        self._unknown: tuple[str, float] | None = None
 
     def id_of(self, name: str) -> UUID:
         """Return the id to send, or a zero id if the request names its topics."""
@@ -167,6 +173,16 @@ class _NamedTopics:
             (name for name, known in self._ids.items() if self._cluster.topic_id(name) not in (None, known)), None
         )
 
+    def lost(self) -> str | None:
+        """Return the name of a topic that was deleted, or deleted and created again. A topic counts as deleted if the
+        coordinator has not known it for UNKNOWN_TOPIC_PATIENCE_SECONDS, and the metadata lacks it, too."""
+        if (replaced := self.replaced()) is not None or self._unknown is None:
+            return replaced
+        name, since = self._unknown
+        if self._cluster.clock() - since < UNKNOWN_TOPIC_PATIENCE_SECONDS:
+            return None
+        return name if self._cluster.is_missing(name) else None
+
     def results(self, message: Any) -> Iterator[tuple[int, TopicPartition]]:
         """Return the results of a response of any version."""
         for topic in message.topics:
@@ -175,11 +191,15 @@ class _NamedTopics:
                 yield result.error_code, TopicPartition(name, result.partition_index)
 
     def code_of(self, message: Any) -> int:
-        """Return the worst error code of a response. After UNKNOWN_TOPIC_ID, request metadata, because the coordinator
+        """Return the worst error code of a response. If the coordinator does not know a topic, request metadata. It
         does not know the topic yet, or the topic was deleted."""
         code, partition = worst_result(self.results(message))
-        if code == ErrorCode.UNKNOWN_TOPIC_ID:
-            self._cluster.request_update(f"the coordinator does not know the id of {partition}")
+        if code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) or partition is None:
+            self._unknown = None
+            return code
+        self._cluster.request_update(f"the coordinator does not know {partition}")
+        if self._unknown is None or self._unknown[0] != partition.topic:
+            self._unknown = partition.topic, self._cluster.clock()
         return code
 
 
