@@ -23,6 +23,7 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
@@ -48,7 +49,11 @@ def main() -> int:
     counts: Counter[tuple[str, str]] = Counter()
     differing: Counter[str] = Counter()
     begun = time.monotonic()
-    with ApacheKafka(group_consumer_assignment_interval_ms=0, group_min_session_timeout_ms=1000) as kafka:
+    at_once: dict[str, Any] = {
+        "group_consumer_assignment_interval_ms": 0,
+        "group_consumer_assignor_offload_enable": "false",
+    }
+    with ApacheKafka(**at_once, group_min_session_timeout_ms=1000) as kafka:
         topics = kafka.create_topic(partitions=3), kafka.create_topic(partitions=12)
         wait_for_groups(kafka.bootstrap_servers)
         kinds: tuple[type[Walk], ...] = (ClassicWalk, ConsumerWalk, MixedWalk)

@@ -87,9 +87,12 @@ class MixedWalk(Walk):
         #: ids have the same bucket, and if subscriptions differ. With "range", all ids and subscriptions are possible.
         self.assignor = self.random.choice(["range", "uniform"])
         self.log = GroupLog(self.tools, group)
-        interval = messages.IncrementalAlterableConfig(name="consumer.assignment.interval.ms", value="0")
+        # Otherwise Kafka computes an assignment later, or on another thread. If the broker is busy, its response to the
+        # heartbeat then has the epoch before the assignment.
+        settings = {"consumer.assignment.interval.ms": "0", "consumer.assignor.offload.enable": "false"}
+        configs = [messages.IncrementalAlterableConfig(name=name, value=value) for name, value in settings.items()]
         resource = messages.IncrementalAlterConfigsResource(
-            resource_type=GROUP_RESOURCE, resource_name=group, configs=[interval]
+            resource_type=GROUP_RESOURCE, resource_name=group, configs=configs
         )
         (changed,) = self.tools.ask(messages.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
         assert changed.error_code == 0, changed
