@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kcodec.broker import Broker
-from kcodec.client.aio import Delivery, Producer
+from kcodec.client.aio import Delivery, Producer, waiting
 from kcodec.errors import DeliveryErrors
 from kcodec.network.connection import Trace
 
@@ -60,13 +61,15 @@ def make(kcodec_broker: Broker) -> Callable[..., Producer]:
     return made
 
 
-def test_a_record_needs_no_timer_and_no_wakeup(make: Callable[..., Producer]) -> None:
+def test_a_record_needs_no_timer_and_no_wakeup(make: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer of the event loop for each request, no byte through the socket that wakes the loop from another thread,
     and no callback but those that end the wait of the caller."""
 
     async def program() -> dict[str, int]:
         async with make() as producer:
             await producer.send_and_wait("orders", b"first")
+            # With a fixed clock, the event loop is not watched (UNWATCHED_SECONDS), however slow the machine is.
+            monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: 0.0))
             counts = count_calls(asyncio.get_running_loop(), "call_soon", "call_soon_threadsafe", "call_at")
             for number in range(RECORDS):
                 stored = await producer.send_and_wait("orders", b"value")

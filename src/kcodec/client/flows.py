@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -136,16 +135,20 @@ def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) 
         client.scheduler.spawn(flow, name).when_done(ended)
 
 
-def work_of_consumer(core: ConsumerCore, group_id: str | None, name: str) -> LastWork | None:
+def work_of_consumer(
+    core: ConsumerCore, group_id: str | None, name: str, producer: ProducerCore | None = None
+) -> LastWork | None:
     """Return what a consumer or a session does if the program does not close it: it leaves its group.
 
-    name: The consumer or session in log lines.
+    name:     The consumer or session in log lines.
+    producer: The producer of a session, whose records are lost.
     """
     from kcodec.network.last_work import LastWork
 
     if group_id is None:
         return None
-    return LastWork(name, core.selection.leave_forgotten, lambda: f"the consumer to leave group {group_id!r}")
+    report = (lambda: None) if producer is None else _log_of_losses(producer, name)
+    return LastWork(name, core.selection.leave_forgotten, lambda: f"the consumer to leave group {group_id!r}", report)
 
 
 def work_of_producer(core: ProducerCore, name: str) -> LastWork | None:
@@ -155,9 +158,13 @@ def work_of_producer(core: ProducerCore, name: str) -> LastWork | None:
     name: The producer in log lines.
     """
     from kcodec.network.last_work import LastWork
-    from kcodec.producer.reports import log_lost
 
     if core.id_manager.transactional_id is not None:
         return None
-    report = partial(log_lost, core.accumulator, name, is_transaction_open=False)
-    return LastWork(name, core.last_flow, core.waiting_text, report)
+    return LastWork(name, core.last_flow, core.waiting_text, _log_of_losses(core, name))
+
+
+def _log_of_losses(core: ProducerCore, name: str) -> Callable[[], None]:
+    from kcodec.producer.reports import log_lost  # the function may run when nothing can be imported any more
+
+    return lambda: log_lost(core.accumulator, name, is_transaction_open=core.id_manager.is_transaction_open)

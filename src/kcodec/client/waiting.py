@@ -60,6 +60,7 @@ _acquire, _release = methodcaller("acquire"), methodcaller("release")
 def core_lock(io_loop: IoLoop) -> SendLock:
     """Return the lock of a core, whose calls come from any thread. The I/O loop refuses to wait in a thread that holds
     the lock."""
+    _Child.watch_end()
     lock = SendLock()
     io_loop.core_locks.append(lock)
     return lock
@@ -145,9 +146,11 @@ class ClientBase(NotPickled):
     def __del__(self) -> None:
         io_loop = getattr(self, "_io_loop", None)
         if io_loop is not None and not io_loop.is_closed:
-            self._log_dropped()
-            warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
-            io_loop.abandon()
+            try:
+                self._log_dropped()
+                warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
+            finally:  # the program may turn warnings into errors
+                io_loop.abandon()
 
 
 # Producers
@@ -412,7 +415,6 @@ class ProducerBase(ClientBase):
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core. Return the function that the core calls, with the lock held, when buffer space
         becomes free."""
-        _Child.watch_end()
         self._lock = core_lock(self._io_loop)
         self._space = _SpaceQueue()
         return self._space.wake_first
@@ -525,13 +527,21 @@ class _Child:
 
     @classmethod
     def watch_end(cls) -> None:
-        """Run `_at_exit` at the end of the process if it is such a child."""
+        """Let clients do their last work at the end of the process if it is such a child."""
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None and cls.process != os.getpid() and processes.parent_process() is not None:
-            from multiprocessing.util import Finalize
-
             cls.process = os.getpid()
-            Finalize(None, _at_exit, exitpriority=0)
+            threading.Thread(target=cls._at_end, name="kcodec-exit").start()
+
+    @staticmethod
+    def _at_end() -> None:
+        """Wait until all threads of the program have ended, as they may use clients. The end of the process waits for
+        this thread, because it is not a daemon."""
+        threading.main_thread().join()
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join()
+        _at_exit()
 
 
 @atexit.register

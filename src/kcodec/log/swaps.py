@@ -103,6 +103,7 @@ def listed_segments(storage: Storage, directory: str, limits: DecodeLimits) -> l
         except FileNotFoundError:  # a .swap file was renamed after it was listed
             if looks == STABILITY_LOOKS:
                 raise
+            time.sleep(STABILITY_SECONDS)
             continue
         versions = _versions(storage, directory) if before else before
         if all(_are_same(before.get(name), versions.get(name)) for _, name in found):

@@ -36,7 +36,7 @@ class AsyncioLoop(IoLoop):
         self._timer: asyncio.TimerHandle | None = None
         #: By the client's clock; the timer fires then or earlier than the next flow is due.
         self._timer_due = _NEVER
-        self._is_turning = self._is_finishing = False
+        self._is_turning = self._is_finishing = self._is_reported = False
         self._is_over = asyncio.Event()
         #: Waits for the end of the event loop.
         self._watch: AsyncGenerator[None, None] | None = None
@@ -119,7 +119,7 @@ class AsyncioLoop(IoLoop):
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():  # a second Ctrl-C may have closed it
             self.client.stop()
             self.client.scheduler.run_ready()
             self._give_up(reason)
@@ -133,7 +133,7 @@ class AsyncioLoop(IoLoop):
     def can_finish(self) -> bool:
         """Whether `abandon` does the last work of the client."""
         loop, is_over = self._loop, self.is_closed or self._is_abandoned
-        return self.last_work is not None and loop is not None and not (is_over or loop.is_closed())
+        return self.last_work is not None and loop is not None and loop.is_running() and not is_over
 
     def abandon(self) -> None:
         """Do the last work of the client and then close it, because the program has dropped the client without closing
@@ -164,13 +164,20 @@ class AsyncioLoop(IoLoop):
     def _finished(self) -> None:
         if self.is_closed:
             return
-        if self.last_work is not None:
-            self.last_work.report()
+        self.report()
         reason = TransportError("the client was garbage collected, or its event loop ended, without a call of close()")
         self._end(reason)
+        if self._loop is None or self._loop.is_closed():  # after a second Ctrl-C; a callback would need the loop
+            return
         self._is_over.set()
         for callback in self.client.on_crash:
             callback(reason)
+
+    def report(self) -> None:
+        """Log what the last work has not done. Further calls do nothing."""
+        if self.last_work is not None and not self._is_reported:
+            self._is_reported = True
+            self.last_work.report()
 
     async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
         """Do the last work when the event loop ends, which closes its asynchronous generators before."""
@@ -181,12 +188,18 @@ class AsyncioLoop(IoLoop):
             if not self.is_closed:
                 await self._finish()
 
+    def _warn(self, name: str) -> None:
+        try:
+            warnings.warn(f"{name} was not closed", ResourceWarning, stacklevel=2)
+        except ResourceWarning as warning:  # the program turns warnings into errors
+            log.warning("%s", warning)
+
     async def _finish(self) -> None:
         assert self.last_work is not None
-        if not self._is_abandoned:
-            self._is_abandoned = True
-            warnings.warn(f"{self.last_work.name} was not closed", ResourceWarning, stacklevel=2)
+        is_unknown, self._is_abandoned = not self._is_abandoned, True
         self._do_last_work()
+        if is_unknown:
+            self._warn(self.last_work.name)
         wait = LastWait(self.last_work, self.client.cluster, time.monotonic())
         try:
             while not self.is_closed and (seconds := wait.step_seconds()):

@@ -339,7 +339,7 @@ class GroupTransactSession(ClientBase):
         )
         self._flows.attach(self._core, RebalanceListener(**taken.callbacks))
         client.on_crash.append(self._core.crash)
-        self._io_loop.last_work = work_of_consumer(self._core, group_id, repr(self))
+        self._io_loop.last_work = work_of_consumer(self._core, group_id, repr(self), self._producer._core)
         if False:  # SYNC
             self._start()
 

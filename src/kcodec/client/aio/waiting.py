@@ -147,9 +147,11 @@ class ClientBase(NotPickled):
     def __del__(self) -> None:
         io_loop = getattr(self, "_io_loop", None)
         if io_loop is not None and self._is_started and not io_loop.is_closed:
-            self._log_dropped()
-            warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
-            io_loop.abandon()
+            try:
+                self._log_dropped()
+                warnings.warn(f"{self!r} {self._unclosed}", ResourceWarning, stacklevel=2, source=self)
+            finally:  # the program may turn warnings into errors
+                io_loop.abandon()
 
 
 # Producers
@@ -484,5 +486,5 @@ def _at_exit() -> None:
     """Log the records of producers that were not closed."""
     with contextlib.ExitStack() as calls:  # makes all calls, and then raises an error of one of them
         for producer in members_of(ProducerBase._open):
-            if not (producer._io_loop.is_closed or producer._io_loop.is_abandoned):
-                calls.callback(producer._log_lost)
+            if not producer._io_loop.is_closed:
+                calls.callback(producer._io_loop.report if producer._io_loop.is_abandoned else producer._log_lost)
