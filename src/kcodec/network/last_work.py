@@ -24,7 +24,7 @@ LAST_WORK_SECONDS = 30.0
 SHORT_LAST_WORK_SECONDS = 3.0
 #: Time after which the wait is logged.
 ANNOUNCED_SECONDS = 0.5
-#: Longest single wait. An event loop or a thread cannot be interrupted in a longer one on each system.
+#: Longest single wait, as Ctrl-C does not interrupt a wait on every system.
 LONGEST_STEP_SECONDS = 0.1
 
 

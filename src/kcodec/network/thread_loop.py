@@ -530,8 +530,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def finish_at_exit() -> None:
-    """Let the clients that were not closed do their last work. Ctrl-C ends the wait. This runs at the same time as
-    `end_at_exit`, and before it."""
+    """Let the clients that were not closed do their last work. Ctrl-C ends the wait. The same exit handler then calls
+    `end_at_exit`."""
     loops, began = members_of(_loops), time.monotonic()
     for loop in loops:
         if loop.can_finish:
