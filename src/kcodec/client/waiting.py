@@ -517,8 +517,8 @@ def _release_all(locks: list[SendLock]) -> None:
 
 
 class _Child:
-    """A child process of multiprocessing. A forked one ends without exit handlers before Python 3.13, and later without
-    those of the parent.
+    """A child process of multiprocessing. In Python 3.12 and older, a forked child runs no exit handlers. In newer
+    versions, it does not run those that the parent has registered.
 
     process: The process that is watched.
     """

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.client")
 #: Maximum time that the end of the program, or of its event loop, waits for this work.
 LAST_WORK_SECONDS = 30.0
-#: The same while no broker responds, or after a Ctrl-C that the program does not catch (sync API).
+#: The same if the last metadata request has failed, or after a Ctrl-C that the program does not catch (sync API).
 SHORT_LAST_WORK_SECONDS = 3.0
 #: Time after which the wait is logged.
 ANNOUNCED_SECONDS = 0.5
-#: Longest single wait, as Ctrl-C does not interrupt a wait on every system.
+#: Longest single wait. It is short because, on some systems, Ctrl-C takes effect only when a wait ends.
 LONGEST_STEP_SECONDS = 0.1
 
 
