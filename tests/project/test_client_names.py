@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import kcodec.client
 from kcodec.client import Consumer, aio
 
 PACKAGES = ["kcodec.client", "kcodec.client.aio"]
@@ -35,6 +36,13 @@ def test_every_name_is_there_for_programs_and_type_checkers(package: str) -> Non
     assert set(module.__all__) == names_for_type_checkers(package) <= set(dir(module))
     with pytest.raises(AttributeError, match="has no attribute 'Produzer'"):
         module.Produzer  # noqa: B018
+
+
+def test_both_apis_have_the_same_names() -> None:
+    """A program that changes from one API to the other only changes the name of the package in its imports."""
+    assert set(kcodec.client.__all__) == set(aio.__all__)
+    assert {"TopicPartition", "OffsetAndMetadata", "ConsumerGroupMetadata"} <= set(aio.__all__)
+    assert aio.NewTopic is kcodec.client.NewTopic
 
 
 def test_nothing_is_imported_before_it_is_asked_for() -> None:

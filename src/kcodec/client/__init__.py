@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot resolve the nam
     from kcodec.client.transaction import Transaction
     from kcodec.errors import AdminError
     from kcodec.network.metrics import Metrics
+    from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
     from kcodec.security import Security
     from kcodec.security.secret import Secret
 
@@ -84,6 +85,7 @@ _EXPORTS = {
     "ConfigResource": "kcodec.admin.values",
     "ConfigResourceType": "kcodec.admin.values",
     "Consumer": "kcodec.client.consumer",
+    "ConsumerGroupMetadata": "kcodec.offsets",
     "ConsumerOptions": "kcodec.client.options",
     "DelegationToken": "kcodec.admin.delegation_tokens",
     "Delivery": "kcodec.client.producer",
@@ -94,6 +96,7 @@ _EXPORTS = {
     "LogDirReplica": "kcodec.admin.brokers",
     "Metrics": "kcodec.network.metrics",
     "NewTopic": "kcodec.admin.values",
+    "OffsetAndMetadata": "kcodec.offsets",
     "PartitionReassignment": "kcodec.admin.reassignments",
     "PatternType": "kcodec.admin.security",
     "Producer": "kcodec.client.producer",
@@ -115,6 +118,7 @@ _EXPORTS = {
     "SharedTransactions": "kcodec.client.shared",
     "TableDelivery": "kcodec.client.producer",
     "TopicDeliveryError": "kcodec.client.producer",
+    "TopicPartition": "kcodec.offsets",
     "TopicPartitionReplica": "kcodec.admin.brokers",
     "Transaction": "kcodec.client.transaction",
     "TransactionCommit": "kcodec.client.producer",
@@ -144,6 +148,7 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerOptions",
     "DelegationToken",
     "Delivery",
@@ -154,6 +159,7 @@ __all__ = [
     "LogDirReplica",
     "Metrics",
     "NewTopic",
+    "OffsetAndMetadata",
     "PartitionReassignment",
     "PatternType",
     "Producer",
@@ -175,6 +181,7 @@ __all__ = [
     "SharedTransactions",
     "TableDelivery",
     "TopicDeliveryError",
+    "TopicPartition",
     "TopicPartitionReplica",
     "Transaction",
     "TransactionCommit",
