@@ -180,6 +180,35 @@ def test_a_leaving_finds_the_coordinator_and_ends_by_its_timeout() -> None:
     assert world.now - start <= 2.1
 
 
+@pytest.mark.parametrize("lost_connections", [1, 2])
+def test_a_lost_connection_does_not_keep_a_member_in_the_group(lost_connections: int) -> None:
+    """The coordinator would otherwise keep the partitions from other members until the session timeout."""
+    world = GroupWorld()
+    one = world.client("a")
+    world.run_until_stable()
+    left = [lost_connections]
+
+    def cut(client: Any, request: Any) -> Fault:
+        is_cut = type(request) is LeaveGroupRequest and left[0] > 0
+        left[0] -= is_cut
+        return Fault(cuts=is_cut, is_lost=is_cut)
+
+    world.faults = cut
+    one.flow(one.membership.leave(5.0, "closing"))
+    assert left == [0]
+    assert world.group.members == {}
+
+
+def test_a_coordinator_that_cannot_be_reached_does_not_delay_the_end_of_a_member() -> None:
+    world = GroupWorld()
+    one = world.client("a")
+    world.run_until_stable()
+    world.faults = lambda client, request: Fault(cuts=True, is_lost=True)
+    start = world.now
+    one.flow(one.membership.leave(5.0, "closing"))
+    assert world.now - start < 1
+
+
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
     world = GroupWorld()
     one = world.client("a", group_instance_id="x")

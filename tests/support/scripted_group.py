@@ -42,7 +42,7 @@ LATENCY = 0.002
 class Fault:
     """A fault for a request. code: the error code of the response, and the coordinator gets no request; is_lost: the
     request never arrives; is_answer_lost: the response never arrives; delay: additional seconds for the request; cuts:
-    the connection breaks."""
+    the connection breaks, after the request has been handled or, with is_lost, before."""
 
     code: int | None = None
     is_lost: bool = False
@@ -291,6 +291,7 @@ class GroupClient:
     def _enqueue(self, channel: str, request: Any, version: int, fault: Fault, finish: Done) -> None:
         """Process one request of a connection at a time, as Kafka's brokers do."""
         queue = self._queues.setdefault(channel, [])
+        closed = TransportError("the connection was closed", possibly_sent=True)
 
         def answered(message: Any) -> None:
             for name, value in self.world.rewrite.get(type(request), {}).items():
@@ -301,12 +302,14 @@ class GroupClient:
                 if queue:
                     queue[0]()
             if fault.cuts:
-                finish(None, TransportError("the connection was closed", possibly_sent=True))
+                finish(None, closed)
             elif not fault.is_answer_lost:
                 self.scheduler.call_at(self.world.now + LATENCY, lambda: finish(Reply(message, version, 1), None))
 
         def begin() -> None:
-            if not fault.is_lost:
+            if fault.is_lost and fault.cuts:
+                self.scheduler.call_at(self.world.now + LATENCY, lambda: self._cut(channel, finish, closed))
+            elif not fault.is_lost:
                 delay = LATENCY + fault.delay
                 self.world.server.call_at(self.world.now + delay, lambda: self._arrive(request, fault, answered))
 

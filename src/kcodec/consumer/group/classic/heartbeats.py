@@ -25,6 +25,9 @@ GONE = frozenset({GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMB
 IN_GENERATION = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
 #: Time for LeaveGroup of a member whose application is stuck.
 POLL_LEAVE_SECONDS = 5.0
+#: Maximum number of attempts to send LeaveGroup that end without a response. One lost connection must not keep the
+#: partitions from other members for a session timeout. A broker that does not respond must not delay `close`.
+LEAVE_ATTEMPTS = 3
 
 
 class Heartbeats:
@@ -195,17 +198,21 @@ class Heartbeats:
         session."""
         if self.settings.group_instance_id is not None or not member_id:
             return
-        deadline, attempt = self._clock() + timeout, 0
+        deadline, attempt, unanswered = self._clock() + timeout, 0, 0
         log.info("group %s: member %s leaves: %s", self.requests.group_id, member_id, reason)
         while (left := deadline - self._clock()) > 0:
             try:
                 node = yield from self.requests.coordinator(left)
                 left = max(deadline - self._clock(), 0.0)
                 code = yield from self.requests.leave(node, member_id, reason, left, channel)
+                action = disposition(CLASSIC, code) if code else None
             except KcodecError as error:
                 log.info("leaving group %s: %s", self.requests.group_id, error)
-                return
-            action = disposition(CLASSIC, code) if code else None
+                unanswered += 1
+                is_final = isinstance(error, AuthenticationError) or not isinstance(error, TransportError)
+                if is_final or unanswered == LEAVE_ATTEMPTS:
+                    return
+                action = GroupDisposition.FIND_COORDINATOR
             if action not in (GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR):
                 return
             if action is GroupDisposition.FIND_COORDINATOR:
