@@ -28,6 +28,21 @@ def client_module(name: str, package: str) -> Any:
         raise ImportError(f"kcodec.compat needs {package}: pip install {package}", name=error.name) from error
 
 
+def value_of(name: str, modules: Iterable[str], package: str, clients: frozenset[str]) -> Any:
+    """Return a public value of another client, for example TopicPartition, but neither a module nor one of `clients`.
+    Raise AttributeError if it has no such value."""
+    for each in modules:
+        module = client_module(each, package)
+        found = getattr(module, name, None)
+        if found is None or name in clients or name.startswith("_") or inspect.ismodule(found):
+            continue
+        # Without __all__, a module also has the names that it imports. confluent_kafka's compiled classes are in cimpl.
+        home = str(getattr(found, "__module__", "")).split(".")[0]
+        if name in getattr(module, "__all__", ()) or home in (each.split(".")[0], "cimpl"):
+            return found
+    raise AttributeError(name)
+
+
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's parameters, without self."""
     return tuple(name for name in inspect.signature(function).parameters if name != "self")

@@ -9,8 +9,8 @@
     kcodec.compat.aiokafka.uninstall()              # restores aiokafka's own classes
 
 The clients have aiokafka's methods, parameters and exceptions. Records, errors, TopicPartition, listeners and other
-values are still classes of aiokafka, which must be installed: `pip install aiokafka`. The clients of aiokafka itself
-open no connection.
+values are still classes of aiokafka, which must be installed: `pip install aiokafka`. Public names of `aiokafka`, such
+as TopicPartition, can also be imported from this module. The clients of aiokafka itself open no connection.
 
 docs/compat-aiokafka.md lists what is covered.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec
+from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,9 +45,14 @@ _client_patches = Patches("aiokafka")
 
 
 def __getattr__(name: str) -> Any:
-    """Return one of the clients. The first call imports aiokafka."""
-    if name not in _CLIENTS:
+    """Return one of the clients, or a value of aiokafka. The first call imports aiokafka."""
+    if name.startswith("__"):  # for example __path__, which the import system looks up
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _CLIENTS:
+        try:
+            return value_of(name, ("aiokafka",), "aiokafka", frozenset({"AIOKafkaClient"}))
+        except AttributeError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     _check_version()
     return _facade(name)
 

@@ -8,8 +8,9 @@
     kcodec.compat.confluent.uninstall()
 
 Messages, errors, TopicPartition, serializers and Schema Registry clients are those of confluent_kafka, which must be
-installed: `pip install confluent-kafka`. librdkafka opens no connection. docs/compat-confluent.md lists what is
-covered.
+installed: `pip install confluent-kafka`. Public names of `confluent_kafka` and `confluent_kafka.admin`, such as
+TopicPartition and NewTopic, can also be imported from this module. librdkafka opens no connection.
+docs/compat-confluent.md lists what is covered.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from kcodec.compat._patches import Patches, client_module
+from kcodec.compat._patches import Patches, client_module, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ _CLASSES = {
     "Producer": ("_confluent_producer", "ConfluentProducer"),
     "SerializingProducer": ("_confluent_producer", "SerializingProducer"),
 }
+# The modules whose values can be imported from here, and their clients, which would use librdkafka.
+_MODULES = ("confluent_kafka", "confluent_kafka.admin")
+_CLIENTS = frozenset({"ShareConsumer", "DeserializingShareConsumer"})
 _patches = Patches("confluent_kafka")
 _lock = threading.Lock()
 # The classes whose bases were replaced, and their former bases.
@@ -54,9 +58,14 @@ _bases: list[tuple[Any, tuple[type, ...]]] = []
 
 
 def __getattr__(name: str) -> Any:
-    """Return one of the clients. The first call imports confluent_kafka."""
-    if name not in _CLASSES:
+    """Return one of the clients, or a value of confluent_kafka. The first call imports confluent_kafka."""
+    if name.startswith("__"):  # for example __path__, which the import system looks up
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _CLASSES:
+        try:
+            return value_of(name, _MODULES, "confluent-kafka", _CLIENTS)
+        except AttributeError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     _check_version()
     import importlib
 
