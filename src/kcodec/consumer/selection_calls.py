@@ -91,6 +91,8 @@ class SelectionCalls:
         self._going: frozenset[TopicPartition] = frozenset()
         #: Identifies the `unsubscribe` that holds the lock of the membership; None if none does.
         self._lock_holder: object | None = None
+        #: The flows in which members leave. An interrupted call does not end its flow, and `close` waits for it.
+        self._leaving: dict[Membership, Task[None]] = {}
 
     def subscribe(
         self,
@@ -261,13 +263,17 @@ class SelectionCalls:
             if self._selections == selections:
                 self._going = frozenset()
                 self.remove(list(self._assignment.partitions))
+            if is_final:
+                yield from self._end_leaving(deadline)
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
         # During on_revoked, no rejoin is under way, but a call that waits for on_revoked may hold the lock. This call
         # then releases it.
         is_within, holder = bool(self._revoked_in(callers)), object()
         if not is_within:
-            longest = min(timeout - leaving_seconds(timeout), REJOIN_SECONDS)
+            # Without partitions, there is no such commit, and a rejoin waits for other members.
+            has_partitions = bool(self.handler.owned or self.added)
+            longest = min(timeout - leaving_seconds(timeout), REJOIN_SECONDS) if has_partitions else 0.0
             if (yield from membership.group_lock.acquire(longest)):
                 self._lock_holder = holder
         is_given_up = False
@@ -302,7 +308,9 @@ class SelectionCalls:
                 if is_current and not self.subscription.is_empty and not is_given_up and not is_final:
                     yield from self._join_group()
                 if not is_given_up:
-                    yield from membership.leave(max(deadline - self._clock(), 0.0), reason)
+                    yield from self._leave(membership, deadline, reason)
+                    if is_final:
+                        yield from self._end_leaving(deadline)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -314,8 +322,27 @@ class SelectionCalls:
         """Leave the group without a commit and without callbacks, because the application has dropped the consumer
         without closing it. Nothing is known about the records that it has processed."""
         membership, self.membership = self.membership, None
+        deadline = self._clock() + LEAVING_SECONDS
         if membership is not None:
-            yield from membership.leave(LEAVING_SECONDS, "the application did not close the consumer")
+            yield from self._leave(membership, deadline, "the application did not close the consumer")
+        yield from self._end_leaving(deadline)
+
+    def _leave(self, membership: Membership, deadline: float, reason: str) -> Flow[None]:
+        """Let a member leave its group. If another call has begun this, do nothing."""
+        if membership in self._leaving:
+            return
+        flow = membership.leave(max(deadline - self._clock(), 0.0), reason)
+        task = self._leaving[membership] = yield from spawn(flow, "leave the group")
+        task.when_done(lambda _: self._leaving.pop(membership, None))
+        yield from join(task)
+
+    def _end_leaving(self, deadline: float) -> Flow[None]:
+        """Wait until no member is leaving any more, because their requests need the connections of this client."""
+        for task in list(self._leaving.values()):
+            try:
+                yield from join(task, max(deadline - self._clock(), 0.0))
+            except TimeoutError:
+                return
 
     def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:
         """Return the partitions for which one of these callbacks is on_revoked, and a revocation waits for it."""

@@ -13,8 +13,8 @@ from kcodec.consumer.group.classic.member_state import ClassicMember, ClassicMem
 from kcodec.consumer.group.classic.requests import GroupRequests
 from kcodec.consumer.group.classic.topics import GroupTopics
 from kcodec.consumer.group.dispositions import CLASSIC, JOIN_GROUP, GroupDisposition, disposition
-from kcodec.errors import TransportError
-from kcodec.flow import Flow
+from kcodec.errors import KcodecError, TransportError
+from kcodec.flow import Flow, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.groups import JoinGroupResponse
@@ -52,6 +52,8 @@ class JoinRounds:
         self._heartbeats = heartbeats
         self._owned = owned
         self._failing_since: float | None = None
+        #: A JoinGroup without a member id that is under way.
+        self._first_join: Task[JoinGroupResponse] | None = None
 
     def run(self) -> Flow[list[TopicPartition] | None]:
         """Return the assignment of SyncGroup, or None if another round is needed. Raise BrokerError or DecodeError for
@@ -88,7 +90,13 @@ class JoinRounds:
         member = self.member
         for _ in range(2):
             subscription, reason = self._subscription()
-            response = yield from self.requests.join(node, member.generation, subscription, self.assignors, reason)
+            request = self.requests.join(node, member.generation, subscription, self.assignors, reason)
+            if member.generation.member_id:
+                response = yield from request
+            else:
+                self._first_join = yield from spawn(request, "joining without a member id")
+                response = yield from join(self._first_join)
+                self._first_join = None
             self._failing_since = None
             if member.state is not ClassicMemberState.PREPARING:
                 return None
@@ -105,6 +113,18 @@ class JoinRounds:
             member.generation = Generation(member_id=response.member_id)
         self.failures += 1  # twice another id: not without a pause
         return None
+
+    def new_member_id(self, timeout: float) -> Flow[str]:
+        """Return the id that a coordinator gives to a member that leaves during its first JoinGroup; an empty string if
+        there is none. The coordinator waits for this member until it leaves, or for a session timeout (KIP-394)."""
+        task, self._first_join = self._first_join, None
+        if task is None:
+            return ""
+        try:
+            response = yield from join(task, timeout)
+        except (KcodecError, TimeoutError):
+            return ""
+        return response.member_id
 
     def _subscription(self) -> tuple[GroupMember, str]:
         """Return the member's data for the leader, and store the reason why it joins."""

@@ -30,6 +30,8 @@ from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
 log = logging.getLogger("kcodec.consumer")
 NOTHING: frozenset[TopicPartition] = frozenset()
+#: Time to wait for the response to the first JoinGroup, which has the id of the member that leaves.
+FIRST_JOIN_SECONDS = 1.0
 
 
 class ClassicMembership:
@@ -190,8 +192,11 @@ class ClassicMembership:
         member_id, channel = self.member.generation.member_id, self.member.channel
         self.topics.forget_group()
         self.member.depart()
+        deadline = self._cluster.clock() + timeout
+        if not member_id:
+            member_id = yield from self._rounds.new_member_id(min(timeout, FIRST_JOIN_SECONDS))
         if member_id:
-            yield from self._heartbeats.leave(member_id, timeout, reason, channel)
+            yield from self._heartbeats.leave(member_id, deadline - self._cluster.clock(), reason, channel)
 
     # A rebalance
 
