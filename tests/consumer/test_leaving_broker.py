@@ -35,7 +35,8 @@ def options(broker: Broker | KafkaProxy, protocol: str) -> Any:
 
 def read(consumer: Consumer) -> list[bytes | None]:
     """The values that the consumer gets soon."""
-    until, found = time.monotonic() + SOON, []
+    until = time.monotonic() + SOON
+    found: list[bytes | None] = []
     while not found and time.monotonic() < until:
         found = [record.value for record in consumer.poll(timeout=0.2)]
     return found

@@ -333,8 +333,11 @@ class SelectionCalls:
             return
         flow = membership.leave(max(deadline - self._clock(), 0.0), reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
-        task.when_done(lambda _: self._leaving.pop(membership, None))
+        task.when_done(lambda _: self._forget_leaving(membership))
         yield from join(task)
+
+    def _forget_leaving(self, membership: Membership) -> None:
+        self._leaving.pop(membership, None)
 
     def _end_leaving(self, deadline: float) -> Flow[None]:
         """Wait until no member is leaving any more, because their requests need the connections of this client."""

@@ -115,8 +115,9 @@ class JoinRounds:
         return None
 
     def new_member_id(self, timeout: float) -> Flow[str]:
-        """Return the id that a coordinator gives to a member that leaves during its first JoinGroup; an empty string if
-        there is none. The coordinator waits for this member until it leaves, or for a session timeout (KIP-394)."""
+        """Return the id that a coordinator gives to a member that leaves during its first JoinGroup. Return an empty
+        string if no such request is under way. The coordinator waits for this member until it leaves, or for a session
+        timeout (KIP-394)."""
         task, self._first_join = self._first_join, None
         if task is None:
             return ""
