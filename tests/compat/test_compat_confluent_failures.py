@@ -22,6 +22,7 @@ from interrupted_calls import interrupted
 from kcodec.broker import Broker
 from kcodec.compat._confluent_events import Events
 from kcodec.compat.confluent import AdminClient, Consumer, Producer
+from kcodec.offsets import TopicPartition
 
 SECONDS = 15.0
 
@@ -500,3 +501,21 @@ def test_a_record_of_a_refused_producer_times_out() -> None:
     (error,) = reports
     assert error.code() == KafkaError._MSG_TIMED_OUT
     assert "Invalid username or password" in error.str()
+
+
+@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_a_partition_that_is_revoked_within_pause_or_resume_is_ignored(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A rebalance in the background may revoke the partition after the look at the assignment."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    place, assigned = TopicPartition(topic, 0), [frozenset({TopicPartition(topic, 0)})]
+    consumer = make_consumer(kcodec_broker.bootstrap_servers, topic)
+    monkeypatch.setattr(consumer._open(), "assignment", lambda: assigned.pop() if assigned else frozenset())
+    call = getattr(consumer, name)
+    call([confluent_kafka.TopicPartition(topic, 0)])
+    assert not assigned  # it was tried, and is not assigned
+    assigned += [frozenset({place})] * 2
+    with pytest.raises(ValueError, match="is not assigned"):
+        call([confluent_kafka.TopicPartition(topic, 0)])
+    consumer.close()

@@ -504,13 +504,21 @@ class ConsumerMethods:
 
     def pause(self, partitions: list[Any]) -> None:
         """Stop the delivery of these partitions. Partitions that are not assigned are ignored, as in librdkafka."""
-        consumer = self._open()
-        consumer.pause(*consumer.assignment().intersection(checked_places(partitions)))
+        self._switch(self._open().pause, partitions)
 
     def resume(self, partitions: list[Any]) -> None:
         """Deliver these partitions again. Partitions that are not assigned are ignored, as in librdkafka."""
-        consumer = self._open()
-        consumer.resume(*consumer.assignment().intersection(checked_places(partitions)))
+        self._switch(self._open().resume, partitions)
+
+    def _switch(self, call: Callable[[TopicPartition], None], partitions: list[Any]) -> None:
+        assignment = self._open().assignment
+        for place in checked_places(partitions):
+            if place in assignment():
+                try:
+                    call(place)
+                except ValueError:
+                    if place in assignment():  # otherwise a rebalance has revoked it meanwhile
+                        raise
 
     def position(self, partitions: list[Any]) -> list[Any]:
         """Return the offsets after the last messages, and after the markers that a later `poll` has passed. The offset
