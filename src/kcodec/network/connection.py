@@ -175,6 +175,8 @@ class Connection:
         self.is_closed = False
         #: By when the connection must be ready, by the client's clock.
         self.setup_deadline: float | None = None
+        #: Whether the I/O loop waits for the addresses of the host.
+        self.is_resolving = False
         #: Whether it has authenticated again after the first time, or does so now.
         self._is_renewing = False
         self.last_used = network.clock()
@@ -212,6 +214,15 @@ class Connection:
             return ADDRESS_SECONDS
         left = max(self.setup_deadline - self.network.clock(), 0.0)
         return left if addresses == 1 else min(ADDRESS_SECONDS, left / addresses)
+
+    @property
+    def pending_step(self) -> str:
+        """The step of the setup that has not ended, as the end of a sentence. Empty if the connection is ready."""
+        if self.is_resolving:
+            return f"; the name lookup of {self.address.host!r} has not ended"
+        if self._transport is None or self.is_ready:
+            return ""
+        return "; the negotiation of versions and authentication has not ended"
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -379,9 +390,7 @@ class Connection:
         if cause is not None:  # the time that the call had left is then irrelevant
             reason += f", because the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
         else:
-            reason += f" within {seconds_text(seconds)}"
-            if self._transport is not None and not self.is_ready:
-                reason += "; the negotiation of versions and authentication has not ended"
+            reason += f" within {seconds_text(seconds)}{self.pending_step}"
         pending.finish(None, RequestTimedOutError(reason))
 
     # What the I/O loop calls
