@@ -92,7 +92,7 @@ def test_consumers_work_after_the_machine_time_is_set(
                     consumer.poll(0.1)
                     second.poll(0.1)
                 broker.seed("t", [b"1"])
-                values = []
+                values: list[Any] = []
                 while time.monotonic() < end and not values:
                     values += [record.value for record in [*consumer.poll(0.7), *second.poll(0.7)]]
                 assert values == [b"1"]
