@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -405,3 +406,25 @@ def test_a_short_timeout_leaves_the_calls_of_others_alone(kcodec_broker: Broker)
         thread.join()
         assert list(ended[0]) == ["slow"]
         assert len(kcodec_broker.wire_log.requests("CreateTopics")) == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin: admin.list_topics(),
+        lambda admin: admin.describe_cluster(),
+        lambda admin: admin.list_groups(),
+        lambda admin: admin.list_offsets({A: 0}),
+    ],
+    ids=["list_topics", "describe_cluster", "list_groups", "list_offsets"],
+)
+def test_a_call_finds_a_broker_that_has_another_address(tmp_path: Path, ask: Callable[[Admin], Any]) -> None:
+    """An Admin may send no other request for minutes, so the call itself has to start again from bootstrap_servers."""
+    with Broker() as other:
+        later = other.bootstrap_servers
+    with Broker(data_dir=tmp_path) as broker:
+        broker.seed(A.topic, [b"1"])
+        admin = Admin(bootstrap_servers=f"{broker.bootstrap_servers},{later}", default_api_timeout_ms=15_000)
+        assert ask(admin) is not None
+    with admin, Broker(data_dir=tmp_path, port=int(later.rpartition(":")[2])):
+        assert ask(admin) is not None

@@ -203,3 +203,33 @@ def test_a_client_stays_on_the_address_that_it_has_connected_to(host: str, addre
         assert broker.end_offset("t") == 1
     with pytest.raises(ValueError, match="host must not be empty"):
         Broker(host="")
+
+
+@pytest.mark.parametrize(("protocol", "words"), [("SSL", "requires TLS"), ("SASL_PLAINTEXT", "requires SASL")])
+def test_a_listener_that_changes_its_protocol_is_hinted_at(tls: dict[str, Any], protocol: str, words: str) -> None:
+    """A client that was connected before cannot continue. Its error says what to change."""
+    with Broker() as broker:
+        servers = broker.bootstrap_servers
+        admin = Admin(bootstrap_servers=servers, default_api_timeout_ms=3000)
+        assert admin.describe_cluster().brokers
+    login: dict[str, Any] = {"sasl_mechanisms": MECHANISMS, "users": {"alice": "alice-secret"}}
+    settings = tls if protocol == "SSL" else login
+    with (
+        admin,
+        Broker(listeners={protocol: int(servers.rpartition(":")[2])}, **settings),
+        pytest.raises(KcodecError, match=f"if this listener {words}, set security_protocol to"),
+    ):
+        admin.describe_cluster()
+
+
+def test_a_broker_that_restarts_is_no_reason_for_a_hint(caplog: pytest.LogCaptureFixture) -> None:
+    """For a client that was connected before, a connection that ends without a response has other causes."""
+    caplog.set_level("INFO", logger="kcodec.client")
+    with Broker() as broker, Admin(**broker.client_options(), default_api_timeout_ms=10_000) as admin:
+        assert admin.describe_cluster().brokers
+        for _ in range(3):
+            broker.faults.add("ApiVersions", count=1, close="before")
+            broker.restart()
+            assert admin.describe_cluster().brokers
+    assert "the connection ended during the negotiation" in caplog.text
+    assert "if this listener" not in caplog.text

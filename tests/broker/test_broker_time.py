@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The waits of clients also end while a manual clock does not move, because the time of the clients passes."""
+"""The waits of clients also end while a manual clock does not move, because the time of the clients passes. They end
+at their time, too, if the clock of the machine is set."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from broker_core import NOTHING, CoreClient, Pending
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
+from kcodec.broker.clock import Clock
 from kcodec.client import Consumer
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -64,3 +66,52 @@ def test_a_consumer_at_the_end_works_while_the_clock_stands_still(protocol: str)
             assert consumer.poll(0.7) == []
             assert len(broker.wire_log.requests("Fetch")) > 2
             assert consumer.end_offsets([TopicPartition("t", 0)]) == {TopicPartition("t", 0): 1}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_consumers_work_after_the_machine_time_is_set(
+    protocol: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, after the clock was set back, long polls and rebalances would end an hour later. If it was set
+    forward, all members of the group would be removed."""
+    real = time.time
+    options: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
+    with Broker() as broker:
+        broker.seed("t", [b"0"])
+        with Consumer(bootstrap_servers=broker.bootstrap_servers, **options) as consumer:
+            consumer.subscribe("t")
+            assert [record.value for record in consumer.poll(20)] == [b"0"]
+            lost: list[object] = []
+            with Consumer(bootstrap_servers=broker.bootstrap_servers, **options) as second:
+                monkeypatch.setattr(time, "time", lambda: real() + seconds)
+                second.subscribe("t", on_lost=lost.append)
+                fetches = len(broker.wire_log.requests("Fetch"))
+                end = time.monotonic() + 20
+                while time.monotonic() < end and not (consumer.assignment() or second.assignment()):
+                    consumer.poll(0.1)
+                    second.poll(0.1)
+                broker.seed("t", [b"1"])
+                values: list[Any] = []
+                while time.monotonic() < end and not values:
+                    values += [record.value for record in [*consumer.poll(0.7), *second.poll(0.7)]]
+                assert values == [b"1"]
+                assert len(broker.wire_log.requests("Fetch")) > fetches
+                assert lost == []
+
+
+def test_timers_run_in_time_after_the_machine_time_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    clock, ran = Clock(), []
+    clock.call_later(100, lambda: ran.append("earlier"))
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    clock.call_later(50, lambda: ran.append("later"))
+    delay = clock.next_delay_ms()
+    assert delay is not None
+    assert 0 <= delay <= 50
+    clock.advance(100)
+    assert ran == ["later", "earlier"]
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    clock.call_later(1000, lambda: ran.append("too early"))
+    clock.run_due()
+    assert ran == ["later", "earlier"]

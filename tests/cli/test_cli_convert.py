@@ -7,6 +7,7 @@ import base64
 import csv
 import json
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -210,6 +211,51 @@ def test_a_link_in_the_place_of_the_scratch_file_is_not_followed(
     assert "exists" in ran.err
     assert victim.read_bytes() == b"precious"
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.log", "out.parquet", "out.arrow"])
+@pytest.mark.parametrize("missing", [1, 2000])
+def test_a_full_disk_leaves_no_incomplete_file(tmp_path: Path, name: str, missing: int) -> None:
+    """The operating system first writes only a part of the data, and reports the error with the next write."""
+    directory = long_partition(tmp_path / "in", 3)
+    out = tmp_path / name
+    assert run("convert", directory, "-o", out).status is ExitStatus.OK
+    limit = out.stat().st_size - missing
+    out.write_bytes(b"earlier")
+    process = program(
+        "convert", directory, "-o", out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.decode()) == (ExitStatus.ERROR, f"kcodec: {out}: file too large\n")
+    assert out.read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", name]
+
+
+def test_a_full_disk_keeps_the_earlier_picture(tmp_path: Path) -> None:
+    out = tmp_path / "orders.svg"
+    out.write_bytes(b"earlier")
+    process = program(
+        *("txn", "timeline", orders(tmp_path), "--svg", out),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.decode()) == (ExitStatus.ERROR, f"kcodec: {out}: file too large\n")
+    assert out.read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["orders-0", "orders.svg"]
+
+
+def test_a_picture_can_be_written_to_a_device(tmp_path: Path) -> None:
+    assert run("txn", "timeline", orders(tmp_path), "--svg", "/dev/null").status is ExitStatus.OK
+    full = run("txn", "timeline", orders(tmp_path), "--svg", "/dev/full")
+    assert (full.status, full.err) == (ExitStatus.ERROR, "kcodec: /dev/full: no space left on device\n")
+
+
+@pytest.mark.parametrize("command", [["dump", "--records"], ["cat"], ["txn", "list"]])
+def test_an_error_of_stdout_names_it(tmp_path: Path, command: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = program(*command, orders(tmp_path), stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.decode()) == (ExitStatus.ERROR, "kcodec: stdout: no space left on device\n")
 
 
 def test_files_have_the_permissions_that_the_umask_leaves(tmp_path: Path) -> None:

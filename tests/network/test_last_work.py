@@ -60,6 +60,19 @@ ENDS = {
         "child = multiprocessing.Process(target=begin)\nchild.start()\nchild.join()",
         0,
     ),
+    "a daemon thread of a forked process": (
+        "multiprocessing.set_start_method('fork')\n"
+        "def begin():\n    thread = threading.Thread(target=produce, daemon=True)\n    thread.start()\n"
+        "    thread.join()\n"
+        "child = multiprocessing.Process(target=begin)\nchild.start()\nchild.join()",
+        0,
+    ),
+    # The pool starts its second process in a daemon thread.
+    "the second process of a pool": (
+        "pool = multiprocessing.get_context('fork').Pool(1, maxtasksperchild=1)\n"
+        "pool.apply(int)\npool.apply(produce)\npool.close()\npool.join()",
+        0,
+    ),
     "an executor of a forked process": (
         "import concurrent.futures\nmultiprocessing.set_start_method('fork')\n"
         "def begin():\n    concurrent.futures.ThreadPoolExecutor(1).submit(produce)\n"

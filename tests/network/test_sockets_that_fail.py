@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,34 @@ def test_a_client_continues_after_a_socket_failed(
         failures.clear()
         assert not runner.io_loop.is_closed
         assert ask(runner).message.brokers
+
+
+def test_a_client_continues_after_a_lookup_without_addresses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replacement of the system's function can return an empty list."""
+    found: list[Any] = []
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(f"kafka.example.org:{peer.port}", request_timeout_ms=5000)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        with pytest.raises(TransportError, match="no connection: Cannot assign requested address"):
+            ask(runner)
+        found.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", peer.port)))
+        assert not runner.io_loop.is_closed
+        assert ask(runner).message.brokers
+
+
+def test_errors_name_a_name_lookup_that_has_not_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the error of a call does not say that the name server is the cause."""
+    released = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [][: released.wait(20)])
+    runner = make("kafka.example.org:9092", socket_connection_setup_timeout_ms=2000)
+    pending = "the name lookup of 'kafka.example.org' has not ended"
+    try:
+        with pytest.raises(TransportError, match=f"MetadataRequest was not sent within .*; {pending}"):
+            runner.run(call(ANY_NODE, MetadataRequest(topics=[]), timeout=0.3))
+        with pytest.raises(TransportError, match=f"not connected within 2 s; {pending}"):
+            ask(runner)
+    finally:
+        released.set()
 
 
 def test_a_selector_that_is_full_fails_only_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

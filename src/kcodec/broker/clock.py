@@ -5,6 +5,8 @@ The clock follows the clock of the machine, or does not move by itself (`is_manu
 cases. Timers run in the order of their times, and during each of them, the clock shows the time of the timer. If a test
 moves the clock by an hour, everything that would happen in this hour happens, in the right order.
 
+If the clock of the machine is set, the timers do not move with it: they follow `time.monotonic`, as Kafka's timers do.
+
 Some requests contain the maximum time that the client waits, such as the long poll of Fetch. The client's time passes
 even if the broker's clock does not move, so these waits also end by the clock of the machine (`in_real_time`).
 """
@@ -25,7 +27,10 @@ MAX_ADVANCE_MS = 366 * 86_400_000
 
 
 class Timer:
-    """A callback that runs at a time. `cancel` may be called at any time, even after the callback has run."""
+    """A callback that runs at a time. `cancel` may be called at any time, even after the callback has run.
+
+    due_ms: Time of the callback, by the timers' clock.
+    """
 
     __slots__ = ("callback", "due_ms")
 
@@ -64,6 +69,10 @@ class Clock:
     def _now(self) -> float:
         return (self._fixed_ms if self.is_manual else time.time() * 1000) + self._ahead_ms
 
+    def _timer_now(self) -> float:
+        """Return the time by which timers run. It also moves with `advance`."""
+        return (self._fixed_ms if self.is_manual else time.monotonic() * 1000) + self._ahead_ms
+
     def now_ms(self) -> int:
         """Return the time in ms."""
         return int(self._now())
@@ -86,7 +95,7 @@ class Clock:
 
         in_real_time: Whether the callback runs at the latest after `delay_ms` by the clock of the machine.
         """
-        timer = Timer(self._now() + max(delay_ms, 0), callback)
+        timer = Timer(self._timer_now() + max(delay_ms, 0), callback)
         heappush(self._timers, (timer.due_ms, next(self._number), timer))
         if in_real_time and self.is_manual:
             heappush(self._real_timers, (time.monotonic() * 1000 + delay_ms, next(self._number), timer))
@@ -95,7 +104,7 @@ class Clock:
 
     def run_due(self) -> None:
         """Run the timers whose time has come."""
-        while self._timers and self._timers[0][0] <= self._now():
+        while self._timers and self._timers[0][0] <= self._timer_now():
             _run(heappop(self._timers)[2])
 
     def run_in_real_time(self) -> None:
@@ -111,7 +120,7 @@ class Clock:
                 heappop(timers)
         delays = []
         if self._timers:
-            delay = self._timers[0][0] - self._now()
+            delay = self._timers[0][0] - self._timer_now()
             if delay <= 0 or not self.is_manual:
                 delays.append(delay)
         if self._real_timers:
@@ -129,7 +138,7 @@ class Clock:
             )
         target = self._ahead_ms + ms
         while self._timers:
-            step = self._timers[0][0] - self._now()
+            step = self._timers[0][0] - self._timer_now()
             if self._ahead_ms + step > target:
                 break
             self._ahead_ms = max(self._ahead_ms, self._ahead_ms + step)

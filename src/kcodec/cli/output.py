@@ -95,6 +95,8 @@ class Output:
                 view = view[os.write(descriptor, view) :]
             except BlockingIOError:  # another program with the same terminal or pipe has set O_NONBLOCK
                 select.select([], [descriptor], [])
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, "stdout") from error
 
     def abandon(self) -> None:
         """Drop the collected data, because the reader of stdout has closed it."""

@@ -21,6 +21,7 @@ from kcodec.text import TextTemplate, csv_lines, json_lines
 
 if TYPE_CHECKING:
     import pyarrow
+    from typing_extensions import Buffer
 
     from kcodec._fast import ColumnsSchema
 
@@ -70,8 +71,42 @@ def format_of(path: Path) -> str:
     return FORMATS[path.suffix]
 
 
+class UnbufferedFile(io.FileIO):
+    """A file for binary output without a buffer. A `write` writes all bytes, or raises an OSError that names the output
+    file: with little space on the disk, the operating system writes only the first bytes, and reports no error.
+
+    file:        Path or descriptor to open.
+    output_path: Name of the output file in errors.
+    """
+
+    def __init__(self, file: Path | int, output_path: Path) -> None:
+        super().__init__(file, "wb")
+        self._output_path = output_path
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all bytes, and return their number."""
+        with memoryview(data).cast("B") as view, self.named_errors():
+            position = 0
+            while position < view.nbytes:
+                position += super().write(view[position:]) or 0
+            return position
+
+    def sync(self) -> None:
+        """Wait until the operating system has stored the bytes. Some file systems report a full disk only now."""
+        with self.named_errors():
+            os.fsync(self.fileno())
+
+    @contextlib.contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """Raise an OSError of the block as the same error with the name of the output file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._output_path)) from error
+
+
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[io.FileIO]:
+def atomic_file(path: Path) -> Iterator[UnbufferedFile]:
     """Return a file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
 
     Other users that can write to the directory can neither foresee its name nor put anything in its place before it is
@@ -94,11 +129,11 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
     scratch = folder / f".{path.name[:100]}.{secrets.token_hex(16)}.unfinished"
     try:  # from here on: an interrupt can come between the call that makes the file and the next line
         # As open() makes files, with the permissions that the umask leaves.
-        with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
+        with UnbufferedFile(os.open(scratch, SCRATCH_FLAGS, 0o666), path) as file:
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)  # the new file is not more accessible than the old one
             yield file
-            os.fsync(file.fileno())  # after the rename the bytes cannot be lost any more, nor the name
+            file.sync()  # after the rename the bytes cannot be lost any more, nor the name
         scratch.replace(path)  # after the file was closed: Windows renames no open file
         if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
             _sync_directory(folder)

@@ -17,6 +17,7 @@ from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output, text_of
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
 from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, write_items
+from kcodec.cli.sinks import UnbufferedFile, atomic_file
 from kcodec.cli.timeline import draw
 from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of_directory
 from kcodec.errors import DecodeError
@@ -134,8 +135,11 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     except ValueError as error:
         raise UsageError(f"--width: {error}") from error
     path = Path(options.svg)
-    path.write_text(picture, encoding="utf-8")
-    output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {path.stat().st_size:,} bytes")
+    data = picture.encode()
+    is_special = path.exists() and not (path.is_file() or path.is_dir())  # such as a pipe, which is not replaced
+    with UnbufferedFile(path, path) if is_special else atomic_file(path) as file:
+        file.write(data)
+    output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {len(data):,} bytes")
     return ExitStatus.OK
 
 

@@ -531,7 +531,8 @@ class _Child:
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None and cls.process != os.getpid() and processes.parent_process() is not None:
             cls.process = os.getpid()
-            threading.Thread(target=cls._at_end, name="kcodec-exit").start()
+            # daemon=False: by default, a thread inherits it, for example in a process that a daemon thread has forked
+            threading.Thread(target=cls._at_end, name="kcodec-exit", daemon=False).start()
 
     @staticmethod
     def _at_end() -> None:

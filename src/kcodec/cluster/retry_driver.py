@@ -403,6 +403,8 @@ class _RetryDriver(Generic[K, V]):
             is_passing = self._may_retry(error.code)
         else:
             is_passing = isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
+            if is_passing:  # the brokers may have other addresses now
+                self._context.cluster.request_update(f"{self._handler.doing} got no response")
         for item in items:
             if is_passing:
                 self._last[item] = error

@@ -314,7 +314,11 @@ class AsyncioLoop(IoLoop):
         assert self._loop is not None
         failure: Exception = OSError(errno.EADDRNOTAVAIL, "the host has no address")
         try:
-            found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            connection.is_resolving = True
+            try:
+                found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            finally:
+                connection.is_resolving = False
             for number, (family, _, _, _, where) in enumerate(found):
                 if connection.is_closed:
                     return

@@ -38,6 +38,8 @@ ADDRESS_SECONDS = 5.0
 #: Share of the setup time that a login may take.
 LOGIN_SHARE = 0.9
 MAX_CORRELATION_ID = 2**31 - 1
+#: The number of connections in a row that a broker, for example one that stops, can end before their first response.
+SILENT_ENDS = 2
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
 MAX_UNAUTHENTICATED_RESPONSE_BYTES = 512 * 1024
@@ -87,8 +89,8 @@ class ConnectionOwner(ABC):
         self.request_timeout = options.request_timeout_ms / 1000
         self.metrics = options.metrics
         self.watchers: list[Callable[[Trace], None]] = []
-        #: Addresses that sent a response. A later failure there is not caused by the security protocol of the listener.
-        self.spoken_with: set[Address] = set()
+        #: For each address that has sent a response: the number of later connections in a row without one.
+        self.silent_ends: dict[Address, int] = {}
 
     @abstractmethod
     def connection_ready(self, connection: Connection) -> None:
@@ -173,8 +175,12 @@ class Connection:
         self.broker: object = None
         self.is_ready = False
         self.is_closed = False
+        #: Whether it has received a response since it was ready for the first time.
+        self._has_spoken = False
         #: By when the connection must be ready, by the client's clock.
         self.setup_deadline: float | None = None
+        #: Whether the I/O loop waits for the addresses of the host.
+        self.is_resolving = False
         #: Whether it has authenticated again after the first time, or does so now.
         self._is_renewing = False
         self.last_used = network.clock()
@@ -212,6 +218,15 @@ class Connection:
             return ADDRESS_SECONDS
         left = max(self.setup_deadline - self.network.clock(), 0.0)
         return left if addresses == 1 else min(ADDRESS_SECONDS, left / addresses)
+
+    @property
+    def pending_step(self) -> str:
+        """The step of the setup that has not ended, as the end of a sentence. Empty if the connection is ready."""
+        if self.is_resolving:
+            return f"; the name lookup of {self.address.host!r} has not ended"
+        if self._transport is None or self.is_ready:
+            return ""
+        return "; the negotiation of versions and authentication has not ended"
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -379,9 +394,7 @@ class Connection:
         if cause is not None:  # the time that the call had left is then irrelevant
             reason += f", because the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
         else:
-            reason += f" within {seconds_text(seconds)}"
-            if self._transport is not None and not self.is_ready:
-                reason += "; the negotiation of versions and authentication has not ended"
+            reason += f" within {seconds_text(seconds)}{self.pending_step}"
         pending.finish(None, RequestTimedOutError(reason))
 
     # What the I/O loop calls
@@ -451,13 +464,24 @@ class Connection:
         return "the connection ended during the negotiation of versions and authentication"
 
     def _hint(self, error: BaseException | None) -> str:
-        if self._transport is None or error is not None or self.address in self.network.spoken_with:
+        if self._transport is None or error is not None or not self._may_be_misconfigured():
             return ""
         if not self.is_ready and self._tls is None:
             return " (if this listener requires TLS, set security_protocol to SSL or SASL_SSL)"
         if self.is_ready and not self.network.security.mechanism_name:
             return " (if this listener requires SASL, set security_protocol to SASL_PLAINTEXT or SASL_SSL)"
         return ""
+
+    def _may_be_misconfigured(self) -> bool:
+        """Return whether the security protocol can be the reason that the connection has ended. If the address has sent
+        a response before, this is so after several connections without one, because the listener may have changed."""
+        ends = self.network.silent_ends
+        if self.address not in ends:
+            return True
+        if self._has_spoken:
+            return False
+        ends[self.address] += 1
+        return ends[self.address] > SILENT_ENDS
 
     def close(self, error: BaseException, *, is_failure: bool = True) -> None:
         """Close the connection. Every call without a response fails with this reason."""
@@ -550,7 +574,8 @@ class Connection:
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
         if self.is_ready:
-            self.network.spoken_with.add(self.address)
+            self._has_spoken = True
+            self.network.silent_ends[self.address] = 0
         request_class = pending.kind
         try:
             message = decode_response(frame, request_class, pending.version)

@@ -203,7 +203,8 @@ class Network(ConnectionOwner):
 
         def late() -> None:
             if not connection.is_ready:
-                connection.close(TransportError(f"{connection.name}: not connected within {seconds_text(seconds)}"))
+                reason = f"{connection.name}: not connected within {seconds_text(seconds)}{connection.pending_step}"
+                connection.close(TransportError(reason))
 
         connection.setup_deadline = self.clock() + seconds
         connection.call_at(connection.setup_deadline, late)

@@ -366,11 +366,13 @@ class ThreadLoop(IoLoop):
         """Resolve the host on another thread, then try its addresses in turn."""
 
         def resolved(found: Any, error: BaseException | None) -> None:
+            connection.is_resolving = False
             if error is not None:
                 connection.closed(error)
             elif not connection.is_closed:
                 self._dial(found, connection)
 
+        connection.is_resolving = True
         self.run_blocking(lambda: _resolve(address), resolved)
 
     def _dial(self, addresses: list[SocketAddress], connection: Connection) -> None:
@@ -442,6 +444,8 @@ def _os_error(code: int) -> OSError:
 def _resolve(address: Address) -> list[SocketAddress]:
     """Return all addresses of a host in the system's order (client.dns.lookup=use_all_dns_ips). Raise OSError."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    if not found:  # only by a replacement of the system's function
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     return [(family, where) for family, _, _, _, where in found]
 
 

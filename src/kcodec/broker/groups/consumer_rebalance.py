@@ -174,7 +174,8 @@ class ConsumerRebalance:
         group, updated = update.group, update.after
         target_epoch, target = group.assignment_epoch, self.target(update)
         interval = self._table.group_setting(group.group_id, "consumer.assignment.interval.ms")
-        is_due = self._table.now_ms() >= group.assigned_ms + interval
+        waited = self._table.now_ms() - group.assigned_ms  # negative if the clock of the machine was set back
+        is_due = not 0 <= waited < interval
         if epoch > target_epoch and is_due:
             target_epoch = epoch
             target = self._assign(update, epoch)[updated.member_id]
