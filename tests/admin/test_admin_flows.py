@@ -396,9 +396,12 @@ def test_all_topics_are_described_by_one_request() -> None:
 
 def test_an_unknown_topic_is_asked_for_a_while_only() -> None:
     script = AdminScript()
-    with pytest.raises(BrokerError, match="does not know the topic"):
+    with pytest.raises(
+        BrokerError, match="list offset of orders-0: the topic or partition does not exist; check its name"
+    ) as caught:
         script.run(flows.list_offsets(script.context, {A: "latest"}))
     assert 2.0 <= script.now < 5.0
+    assert (caught.value.remedy, caught.value.resource) == ("stop", A)
     late = AdminScript()
     late.answers["ListOffsets"] = offsets(lambda node, partition: 0)
     late.scheduler.call_at(1.2, lambda: late.topics.update({"orders": {0: 1}}))

@@ -83,9 +83,10 @@ def _listed(result: Any) -> ListedOffset:
 
 
 def timestamp_of(spec: str | int) -> int:
-    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words."""
+    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words,
+    and for numbers below those of the words, which a broker rejects with UNSUPPORTED_VERSION."""
     number = as_integer(spec)
-    if number is not None:
+    if number is not None and number >= min(OFFSET_SPECS.values()):
         return number
     if spec not in OFFSET_SPECS:
         raise ValueError(f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {spec!r}")
