@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -14,10 +15,14 @@ from kcodec.broker import Broker
 from kcodec.client import (
     AclBinding,
     AclFilter,
+    AclOperation,
+    AclPermission,
     Admin,
     ConfigResource,
     ConfigResourceType,
     NewTopic,
+    PatternType,
+    ResourceType,
     ScramCredentialUpsertion,
 )
 
@@ -152,6 +157,35 @@ def test_a_topic_with_two_different_definitions_is_refused(admin: Admin) -> None
 def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"ConfigResource: name must be the id of a broker, such as '1', got '{name}'"):
         resource(ConfigResourceType.BROKER, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"resource_type": ResourceType.ANY},
+            r"resource_type of a permission cannot be ResourceType.ANY, which is only f",
+        ),
+        (
+            {"operation": AclOperation.ANY},
+            r"operation of a permission cannot be AclOperation.ANY, which is only for an Ac",
+        ),
+        (
+            {"permission": AclPermission.ANY},
+            r"permission of a permission cannot be AclPermission.ANY, which is only for",
+        ),
+        (
+            {"pattern_type": PatternType.MATCH},
+            r"pattern_type of a permission cannot be PatternType.MATCH, which is only",
+        ),
+        ({"operation": AclOperation.UNKNOWN}, r"operation of a permission cannot be AclOperation.UNKNOWN$"),
+    ],
+)
+def test_a_permission_with_a_value_for_filters_is_refused(admin: Admin, change: dict[str, Any], text: str) -> None:
+    """A broker would respond with UNKNOWN_SERVER_ERROR, also for the other permissions."""
+    good = AclBinding(ResourceType.TOPIC, "orders", "User:alice", AclOperation.READ)
+    with pytest.raises(ValueError, match=text):
+        admin.create_acls([good, replace(good, **change)])
 
 
 def test_a_negative_timestamp_is_refused(admin: Admin) -> None:

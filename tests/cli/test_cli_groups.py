@@ -209,3 +209,13 @@ def test_groups_of_the_brokers_that_respond_are_shown(
 def test_a_reset_to_a_time_before_1970_begins_at_the_first_record(apache_kafka: ApacheKafka, topic: str) -> None:
     (row,) = rows(call(apache_kafka, f"offsets reset g-{uuid.uuid4().hex[:8]} {topic}:0 --ago 99999d -J"))
     assert row["offset"] == 0
+
+
+def test_a_committed_offset_after_the_end_of_the_log_is_noted(
+    apache_kafka: ApacheKafka, topic: str, admin: Admin
+) -> None:
+    """The lag of such a partition is 0, although a consumer would reset its position."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5000})
+    lines = call(apache_kafka, f"groups describe {group}").out.splitlines()
+    assert [line.endswith("the committed offset is after the end of the log") for line in lines[1:]] == [False, True]

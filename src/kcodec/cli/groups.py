@@ -157,7 +157,10 @@ def _lag_row(described: _DescribedLag) -> list[Any]:
 
 
 def _note(one: PartitionLag) -> str:
-    """Return a text about the transaction that blocks the last stable offset."""
+    """Return a text about the transaction that blocks the last stable offset, or about a committed offset after the
+    end of the log, for example of a topic that was deleted and created again."""
+    if one.committed is not None and one.committed > one.log_end_offset:
+        return "the committed offset is after the end of the log"
     if one.last_stable_offset >= one.log_end_offset:
         return ""
     found, error = one.blocking_transaction, one.blocking_transaction_error
