@@ -487,6 +487,16 @@ class Transactions:
         return messages.DescribeTransactionsResponse(transaction_states=states)
 
 
+def test_a_search_on_a_broker_that_does_not_exist_is_refused() -> None:
+    """Otherwise, the result would be that no transaction hangs."""
+    world = Transactions()
+    with pytest.raises(ValueError, match="broker_id: no broker has the id 9; the brokers are 1, 2, 3"):
+        world.find(broker_id=9)
+    world.script.topics["orders"] = {0: 1}
+    world.script.down.add(3)
+    assert (world.find(broker_id=1).partitions_searched, world.find(broker_id=3).partitions_searched) == (1, 0)
+
+
 def test_each_way_to_hang_is_named() -> None:
     at = Transactions()
     at.open = {A: [(1, 0, 0), (2, 0, 0)], B: [(3, 0, 0), (4, 5, 0)], C: [(5, 0, 0), (6, 0, 0)]}
