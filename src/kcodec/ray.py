@@ -70,7 +70,7 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
     ) -> None:
         super().__init__()
         for name in ("key_deserializer", "value_deserializer"):
-            if name in options:
+            if options.get(name) is not None:
                 raise TypeError(
                     f"KafkaDatasource has no option {name!r}, because the dataset contains keys and values as bytes; "
                     "convert them with map() or map_batches() of the dataset"

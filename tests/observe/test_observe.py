@@ -377,6 +377,14 @@ def test_the_span_of_a_failed_record_says_so() -> None:
     assert [event.name for event in span.events] == ["exception"]
 
 
+def test_the_span_of_a_record_with_invalid_headers_ends() -> None:
+    tracing, exporter = traced()
+    with Producer(bootstrap_servers="127.0.0.1:1") as producer, pytest.raises(ValueError, match="not enough values"):
+        tracing.send(producer, "orders", b"x", headers=[("name",)])
+    (span,) = exporter.get_finished_spans()
+    assert not span.status.is_ok
+
+
 def test_tracing_in_asyncio() -> None:
     tracing, exporter = traced()
     with virtual_time() as broker:

@@ -204,9 +204,13 @@ class Tracing:
         }
         span = self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
         fields: dict[str, str] = {}
-        self._propagator.inject(fields, self._trace.set_span_in_context(span))
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
-        kept = [(name, value) for name, value in given if name not in fields]
+        try:
+            self._propagator.inject(fields, self._trace.set_span_in_context(span))
+            given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
+            kept = [(name, value) for name, value in given if name not in fields]
+        except BaseException as error:  # headers that are not pairs
+            self._failed(span, error)
+            raise
         return span, [*kept, *((name, value.encode("ascii")) for name, value in fields.items())]
 
     def _ended(self, span: Span, delivery: Any) -> None:
