@@ -18,7 +18,7 @@ from kcodec.cluster.retry_routes import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
 from kcodec.flow import Flow
-from kcodec.integers import as_integer
+from kcodec.integers import as_integer, shown
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
@@ -89,7 +89,9 @@ def timestamp_of(spec: str | int) -> int:
     if number is not None and number >= min(OFFSET_SPECS.values()):
         return number
     if spec not in OFFSET_SPECS:
-        raise ValueError(f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {spec!r}")
+        raise ValueError(
+            f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {shown(spec)}"
+        )
     return OFFSET_SPECS[spec]
 
 
