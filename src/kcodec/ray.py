@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import kcodec
+from kcodec.arguments import names_of
 from kcodec.client import Admin, ClientOptions
 from kcodec.offsets import OffsetRange
 from kcodec.reading.options import take_options
@@ -44,11 +45,12 @@ MIN_TASK_OFFSETS = 10_000
 class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray is not installed where types are checked
     """Topics as a dataset of Ray, with the columns topic, partition, offset, timestamp, key, value and headers.
 
-    topics:  A topic, or several.
+    topics:  A topic, or several. A topic that is named twice is read once.
     start, end: As in `kcodec.read_topic`: the bounds of each partition. They are resolved to offsets when the source
         is created, so that a task that Ray repeats reads the same records. With read_committed, "latest" is the last
         stable offset, and the read ends there also if markers or aborted records are before it.
     options: Those of `kcodec.read_topic`, such as bootstrap_servers and isolation_level. Ray sends them to the tasks.
+        key_deserializer and value_deserializer raise a TypeError, because the dataset contains bytes.
 
     Ray returns the rows of different tasks in any order, and a large partition is divided among several tasks. To keep
     the order, set `ray.data.DataContext.get_current().execution_options.preserve_order`.
@@ -67,16 +69,23 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
         **options: Unpack[ReadTopicOptions],
     ) -> None:
         super().__init__()
+        for name in ("key_deserializer", "value_deserializer"):
+            if options.get(name) is not None:
+                raise TypeError(
+                    f"KafkaDatasource has no option {name!r}, because the dataset contains keys and values as bytes; "
+                    "convert them with map() or map_batches() of the dataset"
+                )
         take_options(options)  # before any request
         self._options: dict[str, Any] = dict(options)
         self._ranges: list[OffsetRange] = []
-        names = [topics] if isinstance(topics, str) else list(topics)
+        self._schema: Any = None
+        names = list(dict.fromkeys(names_of(topics, "topics")))
         # The ids are looked up before the offsets: if a topic is created again in between, its id is the old one, and
         # the tasks raise an error.
         ids = _topic_ids(names, options)
         for topic in names:
             with kcodec.read_topic(topic, start=start, end=end, **options) as records:
-                found = records.offsets
+                found, self._schema = records.offsets, records.schema
             self._ranges += [
                 OffsetRange(*place, one.start, one.end, ids[topic]) for place, one in sorted(found.items())
             ]
@@ -93,19 +102,24 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """Return a task for each range of offsets. Ray calls this.
+        """Return a task for each range of offsets. If all ranges are empty, return one task, because Ray gets the
+        columns of the dataset from a task. Ray calls this.
 
         parallelism: Number of tasks that Ray wants. Large partitions are divided to reach it.
         per_task_row_limit: Maximum number of rows of a task.
         data_context: Not used.
         """
+        import pyarrow
+
+        schema = None if self._schema is None else pyarrow.schema(self._schema)
         return [
             ReadTask(
                 partial(_read, each, self._options),
                 BlockMetadata(num_rows=None, size_bytes=None, input_files=[str(each)], exec_stats=None),
+                schema=schema,
                 per_task_row_limit=per_task_row_limit,
             )
-            for each in divided(self._ranges, parallelism)
+            for each in divided(self._ranges, parallelism) or self._ranges[:1]
         ]
 
 
@@ -132,6 +146,8 @@ def divided(ranges: Iterable[OffsetRange], parallelism: int) -> list[OffsetRange
 def _read(offsets: OffsetRange, options: Mapping[str, Any]) -> Iterator[pyarrow.Table]:
     import pyarrow
 
+    if not offsets.size:
+        return
     with kcodec.read_ranges(offsets, **options) as records:
         for batch in records:
             yield pyarrow.table(batch)

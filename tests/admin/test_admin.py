@@ -30,7 +30,7 @@ from kcodec.admin.values import AlterOperation, ConfigResource, NewTopic
 from kcodec.client import Producer
 from kcodec.client.admin import Admin
 from kcodec.client.aio.admin import Admin as AsyncAdmin
-from kcodec.errors import AdminError, BrokerError, RequestTimedOutError, TransportError
+from kcodec.errors import AdminError, AuthorizationError, BrokerError, RequestTimedOutError, TransportError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
@@ -295,6 +295,13 @@ def test_permissions_and_passwords(apache_kafka_factory: KafkaFactory) -> None:
         info = (ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096),)
         assert admin.describe_user_scram_credentials(["carol", "dave"]) == {"carol": info, "dave": ()}
         assert admin.describe_user_scram_credentials()["carol"] == info
+        assert admin.describe_user_scram_credentials([]) == {}
+        assert admin.describe_user_scram_credentials(["carol", "carol"]) == {"carol": info}
+        with (
+            Admin(**kafka.client_options("bob")) as bob,
+            pytest.raises(AuthorizationError, match="credentials of users"),
+        ):
+            bob.describe_user_scram_credentials(["carol"])
         with pytest.raises(BrokerError, match="'dave'") as caught:
             admin.alter_user_scram_credentials([ScramCredentialDeletion("dave", ScramMechanism.SCRAM_SHA_256)])
         assert caught.value.name == "RESOURCE_NOT_FOUND"

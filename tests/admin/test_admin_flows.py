@@ -396,9 +396,12 @@ def test_all_topics_are_described_by_one_request() -> None:
 
 def test_an_unknown_topic_is_asked_for_a_while_only() -> None:
     script = AdminScript()
-    with pytest.raises(BrokerError, match="does not know the topic"):
+    with pytest.raises(
+        BrokerError, match="list offset of orders-0: the topic or partition does not exist; check its name"
+    ) as caught:
         script.run(flows.list_offsets(script.context, {A: "latest"}))
     assert 2.0 <= script.now < 5.0
+    assert (caught.value.remedy, caught.value.resource) == ("stop", A)
     late = AdminScript()
     late.answers["ListOffsets"] = offsets(lambda node, partition: 0)
     late.scheduler.call_at(1.2, lambda: late.topics.update({"orders": {0: 1}}))
@@ -482,6 +485,16 @@ class Transactions:
                 )
             )
         return messages.DescribeTransactionsResponse(transaction_states=states)
+
+
+def test_a_search_on_a_broker_that_does_not_exist_is_refused() -> None:
+    """Otherwise, the result would be that no transaction hangs."""
+    world = Transactions()
+    with pytest.raises(ValueError, match="broker_id: no broker has the id 9; the brokers are 1, 2, 3"):
+        world.find(broker_id=9)
+    world.script.topics["orders"] = {0: 1}
+    world.script.down.add(3)
+    assert (world.find(broker_id=1).partitions_searched, world.find(broker_id=3).partitions_searched) == (1, 0)
 
 
 def test_each_way_to_hang_is_named() -> None:

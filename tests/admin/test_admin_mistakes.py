@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -11,7 +12,19 @@ import pytest
 
 from kcodec import OffsetAndMetadata, TopicPartition
 from kcodec.broker import Broker
-from kcodec.client import AclBinding, AclFilter, Admin, ConfigResource, NewTopic, ScramCredentialUpsertion
+from kcodec.client import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    Admin,
+    ConfigResource,
+    ConfigResourceType,
+    NewTopic,
+    PatternType,
+    ResourceType,
+    ScramCredentialUpsertion,
+)
 
 
 @pytest.fixture
@@ -76,6 +89,18 @@ acl_filter: Any = AclFilter
         ),
         (lambda it: it.create_partitions([("orders", 3)]), r"counts: expected \{name: number of partitions\}, got \["),
         (lambda it: it.create_partitions({"orders": "3"}), r"counts: expected the number of partitions of topic 'ord"),
+        (
+            lambda it: it.create_partitions({"orders": (3, [1])}),
+            r"counts: expected the broker ids of each new partition of topic 'orders' as a list of lists, got \[1\]",
+        ),
+        (
+            lambda it: it.create_partitions({"orders": (3, 1)}),
+            r"counts: expected the broker ids of each new partition of topic 'orders' as a list of lists, got 1",
+        ),
+        (
+            lambda it: it.create_topics(new_topic("orders", assignments={0: ["1"]})),
+            r"NewTopic: assignments of partition 0 of 'orders': expected an int, got '1' of type str",
+        ),
         (lambda it: it.create_partitions({5: 3}), r"counts: expected a name of type str, got 5 of type int"),
         (lambda it: it.delete_records({"orders": 5}), r"before: expected TopicPartition\(topic, partition\), got 'or"),
         (lambda it: it.delete_records({ORDERS: "5"}), r"before: the offset of orders-0 must be an int, not '5'"),
@@ -119,6 +144,54 @@ def test_a_wrong_argument_is_named(admin: Admin, call: Callable[[Admin], object]
 def test_a_wrong_field_is_named(make: Callable[[], object], text: str) -> None:
     with pytest.raises(TypeError, match=text):
         make()
+
+
+def test_a_topic_with_two_different_definitions_is_refused(admin: Admin) -> None:
+    """Otherwise, one of them would have no effect."""
+    with pytest.raises(ValueError, match="topics: 'orders' is named twice, with different values"):
+        admin.create_topics([new_topic("orders", 1), new_topic("orders", 6)])
+    assert set(admin.create_topics([new_topic("orders", 1), new_topic("orders", 1)])) == {"orders"}
+
+
+@pytest.mark.parametrize("name", ["abc", "-1"])
+def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"ConfigResource: name must be the id of a broker, such as '1', got '{name}'"):
+        resource(ConfigResourceType.BROKER, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"resource_type": ResourceType.ANY},
+            r"resource_type of a permission cannot be ResourceType.ANY, which is only f",
+        ),
+        (
+            {"operation": AclOperation.ANY},
+            r"operation of a permission cannot be AclOperation.ANY, which is only for an Ac",
+        ),
+        (
+            {"permission": AclPermission.ANY},
+            r"permission of a permission cannot be AclPermission.ANY, which is only for",
+        ),
+        (
+            {"pattern_type": PatternType.MATCH},
+            r"pattern_type of a permission cannot be PatternType.MATCH, which is only",
+        ),
+        ({"operation": AclOperation.UNKNOWN}, r"operation of a permission cannot be AclOperation.UNKNOWN$"),
+    ],
+)
+def test_a_permission_with_a_value_for_filters_is_refused(admin: Admin, change: dict[str, Any], text: str) -> None:
+    """A broker would respond with UNKNOWN_SERVER_ERROR, also for the other permissions."""
+    good = AclBinding(ResourceType.TOPIC, "orders", "User:alice", AclOperation.READ)
+    with pytest.raises(ValueError, match=text):
+        admin.create_acls([good, replace(good, **change)])
+
+
+def test_a_negative_timestamp_is_refused(admin: Admin) -> None:
+    """A broker would respond with UNSUPPORTED_VERSION."""
+    with pytest.raises(ValueError, match="or milliseconds since 1970, not -86400000"):
+        admin.list_offsets({ORDERS: -86_400_000})
 
 
 def test_numbers_and_booleans_are_values_of_settings(admin: Admin, kcodec_broker: Broker) -> None:

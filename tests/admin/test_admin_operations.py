@@ -104,6 +104,25 @@ def test_quotas_on_the_command_line(apache_kafka: ApacheKafka, admin: Admin) -> 
         assert reported in ran.err
 
 
+def test_the_removal_of_a_quota_that_does_not_exist_is_refused(apache_kafka: ApacheKafka, admin: Admin) -> None:
+    """A broker accepts it, so that a misspelled name would be reported as changed."""
+    user = f"user-{uuid.uuid4().hex[:8]}"
+    entity = ClientQuotaEntity(user=user)
+    admin.alter_client_quotas({entity: {"producer_byte_rate": 5}})
+    until(lambda: bool(admin.describe_client_quotas(user=user)))
+    ran = call(apache_kafka, f"quotas alter --user {user} --unset producer_byte_rat --set consumer_byte_rate=5")
+    assert (ran.status, ran.err) == (
+        ExitStatus.ERROR,
+        f"kcodec: --unset producer_byte_rat: user {user!r} has no quota of this name; did you mean "
+        "'producer_byte_rate'?\n",
+    )
+    assert admin.describe_client_quotas(user=user) == {entity: {"producer_byte_rate": 5.0}}
+    ran = call(apache_kafka, "quotas alter --user nobody --unset request_percentage")
+    assert (ran.status, "user 'nobody' has no quota of this name" in ran.err) == (ExitStatus.ERROR, True)
+    assert call(apache_kafka, f"quotas alter --user {user} --unset producer_byte_rate").status is ExitStatus.OK
+    until(lambda: not admin.describe_client_quotas(user=user))
+
+
 def test_a_quota_without_clients_is_refused(admin: Admin) -> None:
     with pytest.raises(ValueError, match="at least one of user, client_id and ip"):
         admin.alter_client_quotas({ClientQuotaEntity(): {"consumer_byte_rate": 1.0}})

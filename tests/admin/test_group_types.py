@@ -23,7 +23,7 @@ from kcodec.admin.share_groups import ShareGroupOffset
 from kcodec.cli import ExitStatus
 from kcodec.client import ConfigResource, ConfigResourceType, Producer
 from kcodec.client.admin import Admin
-from kcodec.errors import BrokerError, UnsupportedError
+from kcodec.errors import BrokerError, RequestTimedOutError, UnsupportedError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.java import find_java
@@ -138,6 +138,14 @@ def test_a_group_that_does_not_exist_is_reported_as_such(highest: dict[str, int]
     with pytest.raises(BrokerError) as caught:
         found.run(flows.describe_groups(found.context, ["ghost"]))
     assert (caught.value.name, caught.value.resource) == ("GROUP_ID_NOT_FOUND", "ghost")
+
+
+def test_without_a_response_a_group_is_not_reported_as_missing() -> None:
+    """DescribeGroups does not find a group of the consumer protocol, and its coordinator then does not respond."""
+    found = script()
+    found.silent.add("ConsumerGroupDescribe")
+    with pytest.raises(RequestTimedOutError, match="describe group 'consumer-group': not finished within 10 s"):
+        found.run(flows.describe_groups(found.context, ["consumer-group"], timeout=10.0))
 
 
 @pytest.mark.parametrize("call", [flows.list_group_offsets, flows.describe_group_lag])

@@ -4,12 +4,14 @@ kafka-consumer-groups.sh."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runner import Ran, rows, run
@@ -17,7 +19,8 @@ from confluent_kafka import Consumer
 
 from kcodec import TopicPartition
 from kcodec.cli import ExitStatus
-from kcodec.client import Admin, Producer
+from kcodec.client import Admin, AdminError, Producer
+from kcodec.errors import RequestTimedOutError
 from kcodec.testing.kafka import ApacheKafka
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / ".cache" / "kafka-tools"
@@ -179,3 +182,40 @@ def test_an_empty_variable_after_b_is_named() -> None:
     """``-b $SERVERS orders`` with an empty variable: the shell leaves it out, and -b takes the name."""
     ran = run("topics", "create", "-b", "orders")
     assert "create needs a TOPIC: -b has taken 'orders' as HOST:PORT" in ran.err
+
+
+def test_groups_of_the_brokers_that_respond_are_shown(
+    apache_kafka: ApacheKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a broker does not respond, `list` and `describe` print the groups of the others, and the error."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    assert call(apache_kafka, f"offsets reset {group} {topic} --to earliest --execute").status is ExitStatus.OK
+    listed = Admin.list_groups
+
+    def list_groups(self: Admin, **options: Any) -> Any:
+        found = [one for one in listed(self, **options).values() if one.group_id == group]
+        error = RequestTimedOutError("list groups of broker 3: not finished within 15 s")
+        raise AdminError("list groups of broker: 1 of 2 failed", {3: error}, {1: found})
+
+    monkeypatch.setattr(Admin, "list_groups", list_groups)
+    ran = call(apache_kafka, "groups list -J")
+    assert (ran.status, [json.loads(line)["group"] for line in ran.out.splitlines()]) == (ExitStatus.ERROR, [group])
+    assert ran.err == "kcodec: list groups of broker 3: not finished within 15 s\n"
+    ran = call(apache_kafka, "groups describe -J")
+    assert (ran.status, {json.loads(line)["group"] for line in ran.out.splitlines()}) == (ExitStatus.ERROR, {group})
+    assert ran.err == "kcodec: list groups of broker 3: not finished within 15 s\n"
+
+
+def test_a_reset_to_a_time_before_1970_begins_at_the_first_record(apache_kafka: ApacheKafka, topic: str) -> None:
+    (row,) = rows(call(apache_kafka, f"offsets reset g-{uuid.uuid4().hex[:8]} {topic}:0 --ago 99999d -J"))
+    assert row["offset"] == 0
+
+
+def test_a_committed_offset_after_the_end_of_the_log_is_noted(
+    apache_kafka: ApacheKafka, topic: str, admin: Admin
+) -> None:
+    """The lag of such a partition is 0, although a consumer would reset its position."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5000})
+    lines = call(apache_kafka, f"groups describe {group}").out.splitlines()
+    assert [line.endswith("the committed offset is after the end of the log") for line in lines[1:]] == [False, True]

@@ -377,6 +377,14 @@ def test_the_span_of_a_failed_record_says_so() -> None:
     assert [event.name for event in span.events] == ["exception"]
 
 
+def test_the_span_of_a_record_with_invalid_headers_ends() -> None:
+    tracing, exporter = traced()
+    with Producer(bootstrap_servers="127.0.0.1:1") as producer, pytest.raises(ValueError, match="not enough values"):
+        tracing.send(producer, "orders", b"x", headers=[("name",)])
+    (span,) = exporter.get_finished_spans()
+    assert not span.status.is_ok
+
+
 def test_tracing_in_asyncio() -> None:
     tracing, exporter = traced()
     with virtual_time() as broker:
@@ -451,3 +459,50 @@ def test_the_opentelemetry_example_prints_one_trace(kcodec_broker: Broker) -> No
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert len(set(re.findall(r'"trace_id": "(\w+)"', ran.stdout))) == 1
     assert "processed 0" in ran.stdout and "kcodec.consumer.records" in ran.stdout
+
+
+def test_objects_with_the_same_registry_and_prefix_share_their_metrics() -> None:
+    """prometheus-client registers a name only once, so the metrics of the second object would otherwise be lost."""
+    registry = CollectorRegistry()
+    first, second, other = (
+        PrometheusMetrics(registry),
+        PrometheusMetrics(registry),
+        PrometheusMetrics(registry, prefix="other"),
+    )
+    for metrics in (first, second, other):
+        metrics.count("producer.records", 5)
+        metrics.latency("request", 0.5, api="FetchRequest")
+        metrics.gauge("consumer.lag", 3, topic="orders", partition=1)
+    found = scraped(generate_latest(registry).decode())
+    assert (found["kcodec_producer_records_total"], found["other_producer_records_total"]) == (10, 5)
+    assert (found["kcodec_request_seconds_count"], found["kcodec_consumer_lag"]) == (2, 3)
+    with pytest.raises(ValueError, match=r"buckets: the metrics with the prefix 'kcodec' in this registry have the"):
+        PrometheusMetrics(registry, buckets=(1.0, 2.0))
+
+
+def test_objects_with_the_same_meter_provider_share_their_counters() -> None:
+    """A meter reports only one observable counter of a name."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    for metrics in (OpenTelemetryMetrics(provider), OpenTelemetryMetrics(provider)):
+        metrics.count("producer.records", 5)
+        metrics.count("request.sent", 2, api="FetchRequest", node=1)
+        metrics.latency("request", 0.5, api="FetchRequest")
+    found = values(reader)
+    assert (found["kcodec.producer.records"], found["kcodec.request.sent"]) == (10, 4)
+    other = InMemoryMetricReader()
+    OpenTelemetryMetrics(MeterProvider([other])).count("producer.records", 1)
+    assert values(other) == {"kcodec.producer.records": 1}
+
+
+def values(reader: InMemoryMetricReader) -> dict[str, float]:
+    """The sums of the counters."""
+    data: Any = reader.get_metrics_data()
+    return {
+        metric.name: point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+        if hasattr(point, "value")
+    }

@@ -19,8 +19,8 @@ from kcodec.testing.kafka import ApacheKafka
 
 
 class Task:
-    def __init__(self, read: Any, metadata: Any, per_task_row_limit: int | None) -> None:
-        self.read, self.metadata, self.limit = read, metadata, per_task_row_limit
+    def __init__(self, read: Any, metadata: Any, schema: Any, per_task_row_limit: int | None) -> None:
+        self.read, self.metadata, self.schema, self.limit = read, metadata, schema, per_task_row_limit
 
 
 @pytest.fixture
@@ -115,3 +115,38 @@ def test_a_missing_topic_and_an_unknown_option_are_errors_of_the_source(
     with pytest.raises(TypeError, match="isolation_levle"):
         source_module.KafkaDatasource("orders", **options, isolation_levle="read_committed")
     assert source_module.KafkaDatasource([], **options).ranges == ()
+
+
+def test_a_topic_that_is_named_twice_is_read_once(source_module: Any, kcodec_broker: Broker) -> None:
+    kcodec_broker.create_topic("orders", 2)
+    source = source_module.KafkaDatasource(["orders", "orders"], bootstrap_servers=kcodec_broker.bootstrap_servers)
+    assert [(one.topic, one.partition) for one in source.ranges] == [("orders", 0), ("orders", 1)]
+    with pytest.raises(TypeError, match="topics: expected str or a list of them, got 5"):
+        source_module.KafkaDatasource(5, bootstrap_servers=kcodec_broker.bootstrap_servers)
+
+
+@pytest.mark.parametrize("name", ["key_deserializer", "value_deserializer"])
+def test_a_deserializer_is_refused_as_the_dataset_has_bytes(source_module: Any, name: str) -> None:
+    """The dataset would contain the bytes, as a deserializer applies to the rows of `read_topic` only."""
+    with pytest.raises(TypeError, match=f"KafkaDatasource has no option '{name}'.*map"):
+        source_module.KafkaDatasource("orders", bootstrap_servers="127.0.0.1:1", **{name: bytes.decode})
+
+
+def test_a_topic_without_records_has_a_task_with_the_columns(source_module: Any, kcodec_broker: Broker) -> None:
+    kcodec_broker.create_topic("orders", 2)
+    source = source_module.KafkaDatasource("orders", bootstrap_servers=kcodec_broker.bootstrap_servers)
+    (task,) = source.get_read_tasks(parallelism=8)
+    assert list(task.read()) == []
+    assert task.schema.names == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+
+
+def test_the_columns_of_framed_records_include_the_schema_ids(source_module: Any, kcodec_broker: Broker) -> None:
+    kcodec_broker.create_topic("orders", 1)
+    kcodec_broker.seed("orders", [b"\0\0\0\0\x07payload"])
+    source = source_module.KafkaDatasource(
+        "orders", bootstrap_servers=kcodec_broker.bootstrap_servers, framing="confluent"
+    )
+    (task,) = source.get_read_tasks(parallelism=1)
+    (row,) = [row for table in task.read() for row in table.to_pylist()]
+    assert (row["value_schema_id"], row["value"]) == (7, b"payload")
+    assert task.schema.names[-2:] == ["key_schema_id", "value_schema_id"]

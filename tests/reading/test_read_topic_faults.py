@@ -179,7 +179,7 @@ def test_a_corrupt_batch_is_raised_behind_what_lies_before_it(size: int) -> None
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_corrupt_batches_are_skipped_and_counted(size: int) -> None:
+def test_corrupt_batches_are_skipped_and_counted(size: int, caplog: pytest.LogCaptureFixture) -> None:
     world, (log,) = world_of()
     fill(log)
     for number in (0, 4, 9):
@@ -188,6 +188,8 @@ def test_corrupt_batches_are_skipped_and_counted(size: int) -> None:
     gone = {*range(3), *range(12, 15), *range(27, 30)}
     assert reader.rows[0] == [row for row in log.committed if row[0] not in gone]
     assert reader.decoder.counts.skipped_batches == 3
+    texts = [one.getMessage() for one in caplog.records if one.name == "kcodec.reading"]
+    assert len(texts) == 3 and all("skipped a batch of t-0: " in text and "CRC" in text for text in texts)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

@@ -27,7 +27,7 @@ from kcodec.cluster.retry_routes import CoordinatorOf, EachBroker, EachCoordinat
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, offset_commit_handler, offset_fetch_handler, value_of
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_assignment
 from kcodec.consumer.lag import PartitionLag, partition_lags
-from kcodec.errors import DecodeError, UnsupportedError
+from kcodec.errors import DecodeError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.protocol import messages
@@ -131,7 +131,12 @@ def list_groups(
         lowest=5 if kinds else 4 if requested else 0,
     )
     outcome = yield from request_items(context, context.cluster.brokers, handler, deadline)
-    found = [listing for listings in outcome.value().values() for listing in listings]
+    return by_group_id(outcome.value())
+
+
+def by_group_id(lists: Mapping[int, list[GroupListing]]) -> dict[str, GroupListing]:
+    """Return the groups in the lists of brokers by id, in the order of the ids."""
+    found = [listing for listings in lists.values() for listing in listings]
     return {listing.group_id: listing for listing in sorted(found, key=lambda listing: listing.group_id)}
 
 
@@ -180,6 +185,12 @@ def describe_groups(
             found = yield from request_items(context, others, _description(context, kind, more), deadline)
             outcome.results |= found.results
             outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
+            # Without a response, it is unknown whether the group exists.
+            outcome.errors |= {
+                name: error
+                for name, error in found.errors.items()
+                if isinstance(error, TransportError | RequestTimedOutError)
+            }
     return {name: outcome.value()[name] for name in requested}
 
 

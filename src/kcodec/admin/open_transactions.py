@@ -147,8 +147,8 @@ def find_hanging_transactions(
         cluster allows.
     now: Time from which ages are computed, in ms since 1970. None: the time of this machine.
 
-    Raise BrokerError or TransportError if the topics cannot be listed. All other failures are in `errors` of the
-    result.
+    Raise BrokerError or TransportError if the topics cannot be listed, and ValueError if no broker has the id
+    `broker_id`. All other failures are in `errors` of the result.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)
@@ -213,12 +213,20 @@ def _partitions(
     except AdminError as error:
         described = error.results
         errors.update(error.errors)
-    return [
+    found = [
         TopicPartition(topic.name, one.partition)
         for topic in described.values()
         for one in topic.partitions
         if broker_id is None or broker_id in one.replicas
     ]
+    if broker_id is not None and not found:
+        yield from context.cluster.refresh(context.call_timeout(deadline))
+        brokers = sorted(context.cluster.brokers)
+        if broker_id not in brokers:
+            raise ValueError(
+                f"broker_id: no broker has the id {broker_id}; the brokers are {', '.join(map(str, brokers))}"
+            )
+    return found
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,8 @@ def create_acls(
 
     bindings: Permissions to add.
 
-    Raise AuthorizationError without ALTER on the cluster. Raise BrokerError (SECURITY_DISABLED) if the cluster has no
+    Raise ValueError if a field of a permission has a value that is only for filters, such as AclOperation.ANY. Raise
+    AuthorizationError without ALTER on the cluster. Raise BrokerError (SECURITY_DISABLED) if the cluster has no
     authorizer. For several permissions, an AdminError contains the errors.
     """
     handler: ApiHandler[AclBinding, None] = ApiHandler(
@@ -258,7 +259,25 @@ def create_acls(
         ),
         lowest=1,
     )
-    return results(context, items_of(bindings, AclBinding, "bindings"), handler, timeout)
+    given = items_of(bindings, AclBinding, "bindings")
+    for one in given:
+        _check_complete(one)
+    return results(context, given, handler, timeout)
+
+
+def _check_complete(binding: AclBinding) -> None:
+    """Raise ValueError for a value that is only for filters. For such a value, a broker responds with
+    UNKNOWN_SERVER_ERROR for all permissions of the request (Kafka: AclBinding and AccessControlEntry)."""
+    for name, only_filters in (
+        ("resource_type", (ResourceType.ANY,)),
+        ("operation", (AclOperation.ANY,)),
+        ("permission", (AclPermission.ANY,)),
+        ("pattern_type", (PatternType.ANY, PatternType.MATCH)),
+    ):
+        value = getattr(binding, name)
+        if value in only_filters or value == 0:
+            use = "" if value == 0 else ", which is only for an AclFilter"
+            raise ValueError(f"bindings: {name} of a permission cannot be {type(value).__name__}.{value.name}{use}")
 
 
 def acl_creation(binding: AclBinding) -> Any:
@@ -363,14 +382,16 @@ def describe_user_scram_credentials(
     Raise AuthorizationError without DESCRIBE on the cluster. If the broker reports an error for a user, raise this
     BrokerError for the whole call.
     """
-    names = None if users is None else names_of(users, "users")
+    names = None if users is None else list(dict.fromkeys(names_of(users, "users")))
+    if names == []:
+        return {}  # a broker would return all users
     handler: ApiHandler[str, dict[str, tuple[ScramCredentialInfo, ...]]] = ApiHandler(
         "describe scram credentials of",
         AnyBroker(),
         lambda some, until: messages.DescribeUserScramCredentialsRequest(
             users=None if names is None else [messages.ScramUserName(name=name) for name in names]
         ),
-        lambda response, some: whole(response, some, _credentials),
+        lambda response, some: whole(response, some, lambda found: {} if found.error_code else _credentials(found)),
         named=str,
     )
     return (yield from results(context, ["users"], handler, timeout))["users"]

@@ -10,7 +10,7 @@ from uuid import UUID
 from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
-from kcodec.arguments import items_of, names_of
+from kcodec.arguments import items_of, names_of, numbers_of
 from kcodec.cluster.retry_driver import (
     UNKNOWN_TOPIC_PATIENCE_SECONDS,
     ApiHandler,
@@ -65,7 +65,10 @@ def create_topics(
             "[NewTopic(name, num_partitions=count), ...]"
         )
     given = items_of(topics, (NewTopic, str), "topics")
-    requested = {topic.name: topic for topic in (NewTopic(one) if isinstance(one, str) else one for one in given)}
+    requested: dict[str, NewTopic] = {}
+    for new in (NewTopic(one) if isinstance(one, str) else one for one in given):
+        if requested.setdefault(new.name, new) != new:
+            raise ValueError(f"topics: {new.name!r} is named twice, with different values; pass each topic once")
     deadline = context.deadline(timeout)
     needs_defaults = any(
         topic.assignments is None and None in (topic.num_partitions, topic.replication_factor)
@@ -139,7 +142,10 @@ def _creatable(topic: NewTopic) -> Any:
         num_partitions=BROKER_DEFAULT if topic.num_partitions is None else topic.num_partitions,
         replication_factor=BROKER_DEFAULT if topic.replication_factor is None else topic.replication_factor,
         assignments=[
-            messages.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
+            messages.CreatableReplicaAssignment(
+                partition_index=partition,
+                broker_ids=numbers_of(brokers, f"NewTopic: assignments of partition {partition} of {topic.name!r}"),
+            )
             for partition, brokers in (topic.assignments or {}).items()
         ],
         configs=[messages.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
@@ -250,13 +256,26 @@ def create_partitions(
 def _more_partitions(name: str, wanted: Any) -> Any:
     pair = wanted if isinstance(wanted, tuple | list) and len(wanted) == 2 else (wanted, None)
     count, brokers = as_integer(pair[0]), pair[1]
+    is_list = isinstance(brokers, Sequence) and not isinstance(brokers, str)
+    if brokers is not None and (not is_list or any(as_integer(one) is not None for one in brokers)):
+        raise TypeError(
+            f"counts: expected the broker ids of each new partition of topic {name!r} as a list of lists, got "
+            f"{shown(brokers)}"
+        )
     if count is None:
         raise TypeError(
             f"counts: expected the number of partitions of topic {name!r}, or a tuple of this number and the broker "
             f"ids of the new partitions, got {shown(wanted)}"
         )
     assignments = (
-        None if brokers is None else [messages.CreatePartitionsAssignment(broker_ids=list(one)) for one in brokers]
+        None
+        if brokers is None
+        else [
+            messages.CreatePartitionsAssignment(
+                broker_ids=numbers_of(one, f"counts: broker ids of a new partition of topic {name!r}")
+            )
+            for one in brokers
+        ]
     )
     return messages.CreatePartitionsTopic(name=name, count=count, assignments=assignments)
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from kcodec.admin.checks import by_name, check_members, check_numbers, check_text, setting_text
 from kcodec.cluster.list_offsets import ListedOffset as ListedOffset
+from kcodec.integers import shown
 from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -174,6 +175,9 @@ class ConfigResource:
     def __post_init__(self) -> None:
         check_members(self, type=ConfigResourceType)
         check_text(self, "name")
+        is_broker = self.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
+        if is_broker and self.name and not (self.name.isascii() and self.name.isdecimal()):
+            raise ValueError(f"ConfigResource: name must be the id of a broker, such as '1', got {shown(self.name)}")
 
     def __str__(self) -> str:
         return f"{self.type.name.lower()} {self.name!r}"

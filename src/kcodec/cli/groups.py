@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results, refuse_names
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results, refuse_names, say_errors
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser
 from kcodec.cli.render import Cell, attributes, counted, time_text, write_items, write_rows
 
 if TYPE_CHECKING:
     from kcodec import TopicPartition
-    from kcodec.admin.groups import GroupDescription, GroupMember
+    from kcodec.admin.groups import GroupDescription, GroupListing, GroupMember
     from kcodec.client import Admin
     from kcodec.consumer.lag import PartitionLag
 
@@ -64,19 +64,36 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     refuse_names(options.groups, "list", "to show one group, use kcodec groups describe")
-    found, status = partial_results(lambda: admin.list_groups(states=options.state, types=options.type), output)
+    found, status = _listed(admin, output, states=options.state, types=options.type)
     rows = ((one.group_id, one.type, one.state, one.protocol_type) for one in found.values())
     write_rows(output, ("group", "type", "state", "protocol_type"), rows, as_json=options.json)
     return status
 
 
+def _listed(
+    admin: Admin, output: Output, states: Iterable[str] = (), types: Iterable[str] = ()
+) -> tuple[dict[str, GroupListing], ExitStatus]:
+    """Return the groups by id. Report brokers that did not respond, and return the groups of the others."""
+    from kcodec.admin.groups import by_group_id
+    from kcodec.errors import AdminError
+
+    try:
+        return admin.list_groups(states=states, types=types), ExitStatus.OK
+    except AdminError as error:
+        return by_group_id(error.results), say_errors(error.errors, output)
+
+
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    names = options.groups or [
-        one.group_id
-        for one in admin.list_groups().values()
-        if (one.type or "classic").lower() in OTHER_TYPES or one.protocol_type in ("consumer", "")
-    ]
-    groups, status = partial_results(lambda: admin.describe_groups(names), output)
+    names, status = options.groups, ExitStatus.OK
+    if not names:
+        listed, status = _listed(admin, output)
+        names = [
+            one.group_id
+            for one in listed.values()
+            if (one.type or "classic").lower() in OTHER_TYPES or one.protocol_type in ("consumer", "")
+        ]
+    groups, worse = partial_results(lambda: admin.describe_groups(names), output)
+    status = max(status, worse)
     if options.members:
         _write_members(groups, options, output)
         return status
@@ -140,7 +157,10 @@ def _lag_row(described: _DescribedLag) -> list[Any]:
 
 
 def _note(one: PartitionLag) -> str:
-    """Return a text about the transaction that blocks the last stable offset."""
+    """Return a text about the transaction that blocks the last stable offset, or about a committed offset after the
+    end of the log, for example of a topic that was deleted and created again."""
+    if one.committed is not None and one.committed > one.log_end_offset:
+        return "the committed offset is after the end of the log"
     if one.last_stable_offset >= one.log_end_offset:
         return ""
     found, error = one.blocking_transaction, one.blocking_transaction_error

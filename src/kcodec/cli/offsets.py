@@ -222,7 +222,7 @@ def _wanted(
         return starts if ENDS[options.to] == "earliest" else ends
     if options.to is not None and options.to.isdecimal():
         return dict.fromkeys(places, int(options.to))
-    timestamp = timestamp_of(options.to[2:]) if options.to is not None else now_ms() - options.ago
+    timestamp = timestamp_of(options.to[2:]) if options.to is not None else max(now_ms() - options.ago, 0)
     found = admin.list_offsets(dict.fromkeys(places, timestamp))
     return {place: ends[place] if one.offset < 0 else one.offset for place, one in found.items()}
 

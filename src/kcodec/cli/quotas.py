@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cli.brokers import add_broker_options, make_admin, name_and_value
 from kcodec.cli.output import ExitStatus, Output
-from kcodec.cli.parser import CommandError, Example, Parser
+from kcodec.cli.parser import CommandError, Example, Parser, nearest
 from kcodec.cli.render import write_rows
 
 if TYPE_CHECKING:
+    from kcodec.admin.quotas import ClientQuotaEntity
     from kcodec.client import Admin
 
 DESCRIPTION = (
@@ -27,7 +28,7 @@ EXAMPLES = (
         "limit a user's reads", "kcodec quotas alter -b localhost:9092 --user alice --set consumer_byte_rate=1048576"
     ),
     Example(
-        "only check it", "kcodec quotas alter -b localhost:9092 --user '' --unset request_percentage --validate-only"
+        "only check it", "kcodec quotas alter -b localhost:9092 --user '' --set request_percentage=50 --validate-only"
     ),
 )
 
@@ -85,9 +86,26 @@ def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
     if not changes:
         raise CommandError("alter needs --set or --unset")
     entity = ClientQuotaEntity(**chosen)
+    if options.unset:
+        _check_existing(admin, entity, options.unset)
     admin.alter_client_quotas({entity: changes}, validate_only=options.validate_only)
     output.say(f"{entity}: {'could be changed' if options.validate_only else 'changed'}")
     return ExitStatus.OK
+
+
+def _check_existing(admin: Admin, entity: ClientQuotaEntity, names: list[str]) -> None:
+    """Raise CommandError for a quota that the clients do not have. A broker would accept its removal."""
+    from kcodec.errors import AuthorizationError
+
+    try:
+        found = admin.describe_client_quotas(user=entity.user, client_id=entity.client_id, ip=entity.ip, strict=True)
+    except AuthorizationError:
+        return  # a user may change quotas without the permission to describe them
+    existing = found.get(entity, {})
+    for name in names:
+        if name not in existing:
+            hint = nearest(name, existing) if existing else ""
+            raise CommandError(f"--unset {name}: {entity} has no quota of this name{hint}")
 
 
 def _number(name: str, value: Any) -> float:

@@ -310,7 +310,8 @@ class ConsumerOptions(ClientOptions, total=False):
     broker rejects an offset with CORRUPT_MESSAGE, the consumer first requests this offset again. `next_offset` is None
     for such an error. (default: 'raise')"""
     columns: Iterable[str]
-    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset',
+    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`, and with `framing` also key_schema_id and
+    value_schema_id. With `framing`, the default includes these two. (default: ('topic', 'partition', 'offset',
     'timestamp', 'key', 'value', 'headers'))"""
     binary_type: Literal["binary", "large_binary", "binary_view"]
     """Arrow type of keys and values in `poll_arrow`: "binary", "large_binary" or "binary_view". (default: 'binary')"""
@@ -409,7 +410,8 @@ class SessionOptions(ProducerOptions, total=False):
     broker rejects an offset with CORRUPT_MESSAGE, the consumer first requests this offset again. `next_offset` is None
     for such an error. (default: 'raise')"""
     columns: Iterable[str]
-    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset',
+    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`, and with `framing` also key_schema_id and
+    value_schema_id. With `framing`, the default includes these two. (default: ('topic', 'partition', 'offset',
     'timestamp', 'key', 'value', 'headers'))"""
     binary_type: Literal["binary", "large_binary", "binary_view"]
     """Arrow type of keys and values in `poll_arrow`: "binary", "large_binary" or "binary_view". (default: 'binary')"""
@@ -443,8 +445,9 @@ class ReadTopicOptions(ClientOptions, total=False):
     """Which records the call returns. "read_committed": without the records of aborted and open transactions.
     "read_uncommitted": all records. (default: IsolationLevel.READ_COMMITTED)"""
     columns: Iterable[str]
-    """Columns of the result: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset', 'timestamp',
-    'key', 'value', 'headers'))"""
+    """Columns of the result: names from `kcodec.COLUMNS`, and with `framing` also key_schema_id and value_schema_id.
+    With `framing`, the default includes these two. (default: ('topic', 'partition', 'offset', 'timestamp', 'key',
+    'value', 'headers'))"""
     binary_type: Literal["binary", "large_binary", "binary_view"]
     """Arrow type of keys and values: "binary", "large_binary" or "binary_view". (default: 'binary')"""
     framing: Literal["confluent"] | None

@@ -18,7 +18,7 @@ from kcodec.cluster.retry_routes import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
 from kcodec.flow import Flow
-from kcodec.integers import as_integer
+from kcodec.integers import as_integer, shown
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
@@ -83,12 +83,15 @@ def _listed(result: Any) -> ListedOffset:
 
 
 def timestamp_of(spec: str | int) -> int:
-    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words."""
+    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words,
+    and for numbers below those of the words, which a broker rejects with UNSUPPORTED_VERSION."""
     number = as_integer(spec)
-    if number is not None:
+    if number is not None and number >= min(OFFSET_SPECS.values()):
         return number
     if spec not in OFFSET_SPECS:
-        raise ValueError(f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {spec!r}")
+        raise ValueError(
+            f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {shown(spec)}"
+        )
     return OFFSET_SPECS[spec]
 
 

@@ -374,20 +374,25 @@ class _RetryDriver(Generic[K, V]):
             self._on_result(item, result.value)
             return
         is_passing = self._may_retry(result.code)
-        is_gone = result.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
-        error = broker_error(
-            result.code,
-            self._doing(item),
-            message=result.message,
-            remedy="stop" if is_gone else None,
-            text="the topic or partition does not exist; check its name" if is_gone else None,
-        )
-        error.resource = self._handler.resource(item)
+        error = self._error(item, result.code, result.message, is_passing)
         if not is_passing:
             self._outcome.errors[item] = error
         elif result.code not in self._handler.unknown_effect or self._note_lost([item], error):
             self._last[item] = error
             self._handler.route.lost(item, result.code)
+
+    def _error(self, item: K, code: int, message: str | None, is_passing: bool) -> BrokerError:
+        """Return the error of an item. If a topic is still unknown after the retries, another call does not help."""
+        is_gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        error = broker_error(
+            code,
+            self._doing(item),
+            message=message,
+            remedy="stop" if is_gone else None,
+            text="the topic or partition does not exist; check its name" if is_gone else None,
+        )
+        error.resource = self._handler.resource(item)
+        return error
 
     def _may_retry(self, code: int) -> bool:
         if code in self._handler.final or not error_code(code).retriable:
@@ -409,6 +414,12 @@ class _RetryDriver(Generic[K, V]):
             if is_passing:
                 self._last[item] = error
                 self._handler.route.lost(item, None)
+            elif (
+                isinstance(error, BrokerError)
+                and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                and error.remedy == "retry"
+            ):  # the look-up of a leader did not find the topic
+                self._outcome.errors[item] = self._error(item, error.code, None, is_passing)
             else:
                 self._outcome.errors[item] = error
 

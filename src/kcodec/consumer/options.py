@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kcodec._fast import COLUMNS, schema_of
+from kcodec._fast import COLUMNS, FRAMING_COLUMNS, schema_of
 from kcodec.arguments import check_conversions, names_of
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
@@ -114,7 +114,8 @@ class ConsumerConfig(OptionSet):
     If the broker rejects an offset with CORRUPT_MESSAGE, the consumer first requests this offset again. `next_offset`
     is None for such an error."""
     columns: Iterable[str] = option(DEFAULT_COLUMNS)
-    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`."""
+    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`, and with `framing` also key_schema_id and
+    value_schema_id. With `framing`, the default includes these two."""
     binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
     """Arrow type of keys and values in `poll_arrow`: "binary", "large_binary" or "binary_view"."""
     framing: Literal["confluent"] | None = option(None)
@@ -260,11 +261,15 @@ class ConsumerSettings:
 
 
 def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:
-    """Return the columns of Arrow batches. Raise ValueError for an unknown column, type or framing."""
+    """Return the columns of Arrow batches. With `framing`, the default includes the columns of schema ids. Raise
+    ValueError for an unknown column, type or framing."""
     names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if framing is not None and columns is DEFAULT_COLUMNS:
+        names += FRAMING_COLUMNS  # the payloads no longer contain the ids
+    known = COLUMNS if framing is None else COLUMNS + FRAMING_COLUMNS
     for name in names:
-        if name not in COLUMNS:
-            raise ValueError(f"unknown column {name!r}; expected one or more of {', '.join(COLUMNS)}")
+        if name not in known and name not in FRAMING_COLUMNS:  # the core knows which framing these need
+            raise ValueError(f"unknown column {name!r}; expected one or more of {', '.join(known)}")
     schema_of(names, binary_type, False, framing)  # the core's own check
     return names
 

@@ -8,6 +8,7 @@ the context (W3C Trace Context). Names and attributes follow the semantic conven
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from kcodec.observe.names import metric_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
     from opentelemetry.trace import Span, TracerProvider
 
     from kcodec import Record
@@ -26,11 +27,29 @@ if TYPE_CHECKING:
 MISSING = "{} needs the package opentelemetry-api: pip install opentelemetry-api"
 
 
+class _Instruments:
+    """The instruments of one meter provider. A meter reports only one observable counter of a name, so all objects with
+    this provider share them."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.lock = threading.Lock()
+        self.by_name: dict[str, Any] = {}
+        #: Counter -> its labels -> its sum. The meter reads the sums: a call of its counters takes ten times as long.
+        self.sums: dict[str, dict[tuple[tuple[str, object], ...], int]] = {}
+
+
+#: Meter provider -> its instruments.
+_INSTRUMENTS: weakref.WeakKeyDictionary[MeterProvider, _Instruments] = weakref.WeakKeyDictionary()
+_INSTRUMENTS_LOCK = threading.Lock()
+
+
 class OpenTelemetryMetrics:
     """Reports the metrics of clients to a meter of OpenTelemetry.
 
     The names are those of docs/logging.md with the prefix `kcodec.`: counters, histograms in seconds and gauges.
-    Clients can share an object: a gauge without labels then has the value of the client that reported last.
+    Clients can share an object, or have objects with the same meter provider: their counters and histograms add up, and
+    a gauge without labels has the value of the client that reported last.
 
     meter_provider: None for the global one.
 
@@ -39,25 +58,26 @@ class OpenTelemetryMetrics:
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         try:
-            from opentelemetry.metrics import Observation, get_meter
+            from opentelemetry.metrics import Observation, get_meter_provider
         except ImportError as error:
             raise ImportError(MISSING.format("OpenTelemetryMetrics")) from error
-        self._meter = get_meter("kcodec", kcodec.__version__, meter_provider)
+        provider = get_meter_provider() if meter_provider is None else meter_provider
         self._observation = Observation
-        self._lock = threading.Lock()
-        self._instruments: dict[str, Any] = {}
-        #: Counter -> its labels -> its sum. The meter reads the sums: a call of its counters takes ten times as long.
-        self._sums: dict[str, dict[tuple[tuple[str, object], ...], int]] = {}
+        with _INSTRUMENTS_LOCK:
+            found = _INSTRUMENTS.get(provider)
+            if found is None:
+                found = _INSTRUMENTS[provider] = _Instruments(provider.get_meter("kcodec", kcodec.__version__))
+        self._instruments = found
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
         """Count `value` more events of the counter `name`."""
         key = tuple(labels.items())
-        with self._lock:
-            sums = self._sums.get(name)
+        with self._instruments.lock:
+            sums = self._instruments.sums.get(name)
             if sums is not None:
                 sums[key] = sums.get(key, 0) + value
                 return
-            self._sums[name] = {key: value}
+            self._instruments.sums[name] = {key: value}
         self._instrument("count", name, labels)
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
@@ -69,26 +89,31 @@ class OpenTelemetryMetrics:
         self._instrument("gauge", name, labels).set(value, _attributes(labels))
 
     def _instrument(self, kind: str, name: str, labels: dict[str, object]) -> Any:
-        found = self._instruments.get(name)
+        instruments = self._instruments
+        found = instruments.by_name.get(name)
         if found is None:
-            with self._lock:
-                text, whole = metric_of(name, kind, labels).text, f"kcodec.{name}"
-                if kind == "count":
-                    found = self._meter.create_observable_counter(whole, [self._reader(name)], description=text)
-                elif kind == "gauge":
-                    found = self._meter.create_gauge(whole, description=text)
-                else:
-                    found = self._meter.create_histogram(whole, unit="s", description=text)
-                self._instruments[name] = found
+            with instruments.lock:
+                found = instruments.by_name.get(name)  # another thread may have created it
+                if found is None:
+                    found = instruments.by_name[name] = self._made(kind, name, labels)
         return found
+
+    def _made(self, kind: str, name: str, labels: dict[str, object]) -> Any:
+        text, whole, meter = metric_of(name, kind, labels).text, f"kcodec.{name}", self._instruments.meter
+        if kind == "count":
+            return meter.create_observable_counter(whole, [self._reader(name)], description=text)
+        if kind == "gauge":
+            return meter.create_gauge(whole, description=text)
+        return meter.create_histogram(whole, unit="s", description=text)
 
     def _reader(self, name: str) -> Callable[[CallbackOptions], list[Observation]]:
         """Return the function with which the meter reads a counter."""
+        instruments, observation = self._instruments, self._observation
 
         def read(options: CallbackOptions) -> list[Observation]:
-            with self._lock:
-                sums = list(self._sums[name].items())
-            return [self._observation(total, _attributes(dict(labels))) for labels, total in sums]
+            with instruments.lock:
+                sums = list(instruments.sums[name].items())
+            return [observation(total, _attributes(dict(labels))) for labels, total in sums]
 
         return read
 
@@ -179,9 +204,13 @@ class Tracing:
         }
         span = self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
         fields: dict[str, str] = {}
-        self._propagator.inject(fields, self._trace.set_span_in_context(span))
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
-        kept = [(name, value) for name, value in given if name not in fields]
+        try:
+            self._propagator.inject(fields, self._trace.set_span_in_context(span))
+            given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
+            kept = [(name, value) for name, value in given if name not in fields]
+        except BaseException as error:  # headers that are not pairs
+            self._failed(span, error)
+            raise
         return span, [*kept, *((name, value.encode("ascii")) for name, value in fields.items())]
 
     def _ended(self, span: Span, delivery: Any) -> None:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from kcodec import _fast
 from kcodec._fast import Counts, DecodedRecords, RecordBatch
 from kcodec.constants import ControlType
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.reading.partition_read import FetchedResponse
+
+log = logging.getLogger("kcodec.reading")
 
 
 class RangeDecoder:
@@ -79,6 +83,7 @@ class RangeDecoder:
         if self._settings.on_error != "skip":
             return None
         self.counts = _sum(self.counts, Counts(batches=1, skipped_batches=1))
+        log.warning("skipped a batch of %s: %s", response.partition.topic_partition, corruption)
         _end_aborted(response.aborted, data[: corruption.position], batch)
         if corruption.next_offset is not None:
             response.partition.next_offset = max(response.partition.next_offset, corruption.next_offset)

@@ -30,7 +30,8 @@ class ReadTopicConfig(OptionSet):
     """Which records the call returns. "read_committed": without the records of aborted and open transactions.
     "read_uncommitted": all records."""
     columns: Iterable[str] = option(DEFAULT_COLUMNS)
-    """Columns of the result: names from `kcodec.COLUMNS`."""
+    """Columns of the result: names from `kcodec.COLUMNS`, and with `framing` also key_schema_id and value_schema_id.
+    With `framing`, the default includes these two."""
     binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
     """Arrow type of keys and values: "binary", "large_binary" or "binary_view"."""
     framing: Literal["confluent"] | None = option(None)
