@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         expire_delegation_token,
         renew_delegation_token,
     )
+    from kcodec.admin.elections import elect_leaders
     from kcodec.admin.groups import (
         alter_group_offsets,
         delete_group_offsets,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     )
     from kcodec.admin.quotas import alter_client_quotas, describe_client_quotas
     from kcodec.admin.reassignments import alter_partition_reassignments, list_partition_reassignments
-    from kcodec.admin.records import delete_records, elect_leaders, list_offsets
+    from kcodec.admin.records import delete_records, list_offsets
     from kcodec.admin.security import (
         alter_user_scram_credentials,
         create_acls,
@@ -87,7 +88,7 @@ _EXPORTS = {
     "describe_topics": "kcodec.admin.topics",
     "describe_transactions": "kcodec.admin.transactions",
     "describe_user_scram_credentials": "kcodec.admin.security",
-    "elect_leaders": "kcodec.admin.records",
+    "elect_leaders": "kcodec.admin.elections",
     "expire_delegation_token": "kcodec.admin.delegation_tokens",
     "fence_producers": "kcodec.admin.transactions",
     "find_abandoned_transactions": "kcodec.admin.open_transactions",
