@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kcodec.client import ConsumerOptions, ReadTopicOptions, WriterOptions
-from kcodec.client.properties import options_of_property
+from kcodec.client.properties import instead_of, options_of_property
 
 TOKEN_PROVIDER = "kcodec.token.provider"
 #: Mechanism -> the option that takes the function itself.
@@ -60,9 +60,7 @@ def why_refused(option: str, *, is_write: bool) -> str | None:
         return "is for reading: leave it out"
     if is_of_read:
         return "has no meaning here: it is for consumers, and partitions are read without one"
-    from kcodec.network.foreign_options import WITHOUT_COUNTERPART  # only for this error
-
-    reason = WITHOUT_COUNTERPART.get(option)
+    reason = instead_of(option)
     if reason is None:
         return None
     # Some reasons name arguments and methods of Python, which a reader of Spark does not have.
