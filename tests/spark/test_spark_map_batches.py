@@ -298,7 +298,11 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
         ({"subscribe": "t"}, "option 'kafka.bootstrap.servers' is missing"),
         ({"kafka.bootstrap.servers": "b:9092"}, "exactly one of the options assign, subscribe, subscribePattern"),
         ({**SERVERS, "startingOfsets": "earliest"}, r"'startingOfsets' \(did you mean 'startingOffsets'\?\)"),
-        ({**SERVERS, "kafka.fetch.min.bytes": "5"}, "unknown option 'kafka.fetch.min.bytes'"),
+        ({**SERVERS, "kafka.fetch.min.bytes": "5"}, "option 'kafka.fetch.min.bytes' has no meaning here: a task reads"),
+        (
+            {**SERVERS, "kafka.group.protocol": "consumer"},
+            "option 'kafka.group.protocol' has no meaning here: it is for",
+        ),
         ({**SERVERS, "maxOffsetsPerTrigger": "x"}, "option 'maxOffsetsPerTrigger' is 'x'"),
         (
             {**SERVERS, "columns": ("key",)},
@@ -320,9 +324,20 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
             "'kafka.metrics' must be a Python object, not the text of an option; pass it",
         ),
         ({**SERVERS, "kafka.limits": "x"}, "not the text of an option; set maxBatchBytes and maxDecompressedBytes"),
-        ({**SERVERS, "kafka.retries": "3"}, "unknown option 'kafka.retries':"),
-        ({**SERVERS, "kafka.metric.reporters": "x"}, "unknown option 'kafka.metric.reporters':"),
-        ({**SERVERS, "kafka.config.providers": "x"}, "unknown option 'kafka.config.providers':"),
+        ({**SERVERS, "kafka.retries": "3"}, "option 'kafka.retries' is for writing: leave it out$"),
+        ({**SERVERS, "kafka.acks": "all"}, "option 'kafka.acks' is for writing: leave it out$"),
+        (
+            {**SERVERS, "kafka.receive.buffer.bytes": "65536"},
+            "option 'kafka.receive.buffer.bytes' has no counterpart in kcodec: the operating system chooses",
+        ),
+        (
+            {**SERVERS, "kafka.metric.reporters": "x"},
+            "option 'kafka.metric.reporters' has no counterpart in kcodec: leave it out$",
+        ),
+        (
+            {**SERVERS, "kafka.config.providers": "x"},
+            "'kafka.config.providers' has no counterpart in kcodec: read files",
+        ),
         ({**SERVERS, "max_partition_fetch_byte": 5}, r"\(did you mean 'max_partition_fetch_bytes'\?\)"),
         (
             {**SERVERS, "kafka.isolation.level": "commited"},

@@ -9,6 +9,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -331,6 +332,24 @@ def test_an_interrupt_becomes_an_error(sink: Sink, kind: type[BaseException]) ->
     with pytest.raises(ExactlyOnceError, match=f"batch 0: was interrupted by {kind.__name__} and is aborted"):
         sink.transactions().write(Batch("q", 0), sink.tasks(b"x", interrupt))
     assert sink.committed() == [[], []]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_ends_a_batch_job(sink: Sink, kind: type[BaseException]) -> None:
+    """A job with `version` in a thread may be called in foreachBatch, where only an Exception ends the query."""
+
+    def interrupt(run: int) -> None:
+        raise kind
+
+    batch = Batch(VERSIONS, 0)
+    with pytest.raises(kind) as caught:
+        sink.transactions().write(batch, sink.tasks(b"x", interrupt))
+    assert caught.value.__notes__[-1].endswith("version 0 is aborted")
+    assert sink.committed() == [[], []]
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(sink.transactions().write, batch, sink.tasks(b"x", interrupt))
+        with pytest.raises(ExactlyOnceError, match=f"version 0: was interrupted by {kind.__name__} and is aborted"):
+            outcome.result()
 
 
 def test_the_progress_goes_with_its_topic(sink: Sink) -> None:

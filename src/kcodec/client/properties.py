@@ -52,6 +52,16 @@ KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl
 WORDS = {"true": True, "false": False}
 
 
+def instead_of(option: str) -> str | None:
+    """Return what to use instead of an option of another client that kcodec does not have; None for other options.
+
+    option: Name with underscores.
+    """
+    from kcodec.network.foreign_options import WITHOUT_COUNTERPART  # only where a name is wrong
+
+    return WITHOUT_COUNTERPART.get(option)
+
+
 def options_of_property(name: str, value: str) -> dict[str, Any]:
     """Return the options that a property sets. An unknown name is returned with underscores, so that the client rejects
     it.

@@ -13,10 +13,12 @@ function returns
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kcodec.client.properties import options_of_property
+from kcodec.client import ConsumerOptions, ReadTopicOptions, WriterOptions
+from kcodec.client.properties import instead_of, options_of_property
 
 TOKEN_PROVIDER = "kcodec.token.provider"
 #: Mechanism -> the option that takes the function itself.
@@ -24,6 +26,8 @@ PROVIDED = {
     "OAUTHBEARER": "sasl_oauth_token_provider",
     "AWS_MSK_IAM": "sasl_aws_credentials_provider",
 }
+#: Options of Java's producer that kcodec's transactions do not have, because their value is fixed.
+ONLY_WRITE = frozenset({"acks", "enable_idempotence"})
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -43,6 +47,24 @@ def client_option(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return options_of_property(property_name, value)  # empty for a property that only confirms a default
     return {property_name.replace(".", "_"): value}
+
+
+def why_refused(option: str, *, is_write: bool) -> str | None:
+    """Return why an option of a Kafka client, by its name in kcodec, is not an option of a read or a write; None if it
+    is unknown. Spark's own source and sink pass any option to Java's clients, which ignore those of each other."""
+    is_of_write = option in WriterOptions.__annotations__ or option in ONLY_WRITE
+    is_of_read = option in ReadTopicOptions.__annotations__ or option in ConsumerOptions.__annotations__
+    if is_of_write and not is_write:
+        return "is for writing: leave it out"
+    if is_of_read and is_write:
+        return "is for reading: leave it out"
+    if is_of_read:
+        return "has no meaning here: it is for consumers, and partitions are read without one"
+    reason = instead_of(option)
+    if reason is None:
+        return None
+    # Some reasons name arguments and methods of Python, which a reader of Spark does not have.
+    return "has no counterpart in kcodec: " + ("leave it out" if re.search(r"=|\(\)", reason) else reason)
 
 
 def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,7 @@ class SinkTransactions:
 
         Raise CheckpointMismatchError, ExactlyOnceError, or what the last attempt failed with. Anything that is not an
         Exception (KeyboardInterrupt, SystemExit) is raised as ExactlyOnceError: a Spark query waits forever otherwise.
+        A batch job in the main thread is not the callback of a query, so Ctrl-C ends its program as usual.
         """
         with self._lock:
             try:
@@ -137,6 +138,9 @@ class SinkTransactions:
                 raise
             except BaseException as error:
                 self._give_up()
+                if batch.is_version and threading.current_thread() is threading.main_thread():
+                    error.add_note(f"application {self.settings.application!r}, {batch} is aborted")
+                    raise
                 raise self._error(
                     batch,
                     f"was interrupted by {type(error).__name__} and is aborted; start the query again to continue",

@@ -24,7 +24,13 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.options import ReadTopicConfig, take_client_config
 from kcodec.spark import offset_options, planner
-from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, end_refused_calls, with_credentials
+from kcodec.spark.client_options import (
+    TOKEN_PROVIDER,
+    client_option,
+    end_refused_calls,
+    why_refused,
+    with_credentials,
+)
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
 from kcodec.spark.convert import Renamed, log_task
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
@@ -114,6 +120,9 @@ INSTEAD = {
     "kafka.sasl.login.callback.handler.class": CALLBACK,
     "kafka.sasl.client.callback.handler.class": CALLBACK,
     "kafka.interceptor.classes": "interceptors are classes of Java",
+    "kafka.fetch.min.bytes": "a task reads up to the end of its range, so no broker waits for more records",
+    "kafka.exclude.internal.topics": "subscribePattern matches no internal topic; name such a topic with subscribe",
+    "kafka.allow.auto.create.topics": "a query never creates a topic",
     "kafka.max.poll.records": "kafka.max.partition.fetch.bytes sets the size of the batches",
 }
 
@@ -319,6 +328,9 @@ def _read_options(name: str, value: Any) -> dict[str, Any]:
     found = client_option(name if folded == TOKEN_PROVIDER else f"kafka.{own_name}", value)
     for ours in found:
         if ours not in READ_OPTIONS or ours in OWN_OPTIONS:
+            reason = why_refused(ours, is_write=False)
+            if reason is not None:
+                raise ValueError(f"option {name!r} {reason}")
             known = [*PLANNING_OPTIONS, *(KAFKA_NAMES if "." in folded else sorted(READ_OPTIONS - OWN_OPTIONS))]
             raise ValueError(
                 f"unknown option {name!r}{suggestion(name, known)}: the options are those of Spark's Kafka source, "
