@@ -274,9 +274,9 @@ def _check_complete(binding: AclBinding) -> None:
         ("permission", (AclPermission.ANY,)),
         ("pattern_type", (PatternType.ANY, PatternType.MATCH)),
     ):
-        value = getattr(binding, name)
-        if value in only_filters or value == 0:
-            use = "" if value == 0 else ", which is only for an AclFilter"
+        value: IntEnum = getattr(binding, name)
+        if value in only_filters or value.value == 0:
+            use = "" if value.value == 0 else ", which is only for an AclFilter"
             raise ValueError(f"bindings: {name} of a permission cannot be {type(value).__name__}.{value.name}{use}")
 
 

@@ -255,9 +255,11 @@ def create_partitions(
 
 def _more_partitions(name: str, wanted: Any) -> Any:
     pair = wanted if isinstance(wanted, tuple | list) and len(wanted) == 2 else (wanted, None)
-    count, brokers = as_integer(pair[0]), pair[1]
-    is_list = isinstance(brokers, Sequence) and not isinstance(brokers, str)
-    if brokers is not None and (not is_list or any(as_integer(one) is not None for one in brokers)):
+    count = as_integer(pair[0])
+    brokers: Any = pair[1]
+    is_list = not isinstance(brokers, str) and isinstance(brokers, Sequence)
+    lists: list[Any] = list(brokers) if is_list else []
+    if brokers is not None and (not is_list or any(as_integer(one) is not None for one in lists)):
         raise TypeError(
             f"counts: expected the broker ids of each new partition of topic {name!r} as a list of lists, got "
             f"{shown(brokers)}"
@@ -274,7 +276,7 @@ def _more_partitions(name: str, wanted: Any) -> Any:
             messages.CreatePartitionsAssignment(
                 broker_ids=numbers_of(one, f"counts: broker ids of a new partition of topic {name!r}")
             )
-            for one in brokers
+            for one in lists
         ]
     )
     return messages.CreatePartitionsTopic(name=name, count=count, assignments=assignments)
