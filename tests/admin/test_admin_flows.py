@@ -497,6 +497,12 @@ def test_a_search_on_a_broker_that_does_not_exist_is_refused() -> None:
     assert (world.find(broker_id=1).partitions_searched, world.find(broker_id=3).partitions_searched) == (1, 0)
 
 
+def test_a_partition_that_could_not_be_searched_is_not_counted() -> None:
+    world, missing = Transactions(), TopicPartition("t", 77)
+    found = world.find(partitions=[A, missing])
+    assert (found.partitions_searched, list(found.errors)) == (1, [missing])
+
+
 def test_each_way_to_hang_is_named() -> None:
     at = Transactions()
     at.open = {A: [(1, 0, 0), (2, 0, 0)], B: [(3, 0, 0), (4, 5, 0)], C: [(5, 0, 0), (6, 0, 0)]}

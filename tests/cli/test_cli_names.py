@@ -48,7 +48,7 @@ def test_a_reset_reports_a_group_that_does_not_exist(kcodec_broker: Broker) -> N
     assert ran.err == (
         "nothing was changed; --execute makes the changes, and creates the group 'new-group', which does not exist\n"
     )
-    assert run(*call, "--execute").err == "new-group: 1 of 1 offsets set\n"
+    assert run(*call, "--execute").err == "new-group: 1 of 1 offsets set; the group did not exist before\n"
     assert run(*call).err == "nothing was changed; --execute makes the changes\n"
 
 

@@ -76,7 +76,7 @@ class HangingTransactions:
     """The result of `find_hanging_transactions`.
 
     transactions: The hanging transactions.
-    partitions_searched: Number of partitions that were searched.
+    partitions_searched: Number of partitions that were searched, without those in `errors`.
     max_transaction_timeout_ms: Age up to which transactions were ignored.
     errors: Error of each partition, transactional id, topic or broker that could not be checked.
     """
@@ -173,7 +173,7 @@ def find_hanging_transactions(
             if why is not None:
                 hanging.append(_hanging(partition, state, view.ids.get(state.producer_id), why, now))
         hanging = yield from _confirmed(context, hanging, broker_id, deadline)
-    return HangingTransactions(tuple(hanging), len(searched), longest, errors)
+    return HangingTransactions(tuple(hanging), len(found.results), longest, errors)
 
 
 def _is_old(state: ProducerState, now: int, longest: int) -> bool:

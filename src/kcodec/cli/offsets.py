@@ -182,7 +182,8 @@ def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
     wanted = {change.partition: OffsetAndMetadata(change.offset) for change in changes}
     done, status = partial_results(lambda: admin.alter_group_offsets(group_id, wanted), output)
     output.flush()
-    output.say(f"{group_id}: {len(done)} of {len(changes)} offsets set")
+    created = "; the group did not exist before" if is_new and done else ""
+    output.say(f"{group_id}: {len(done)} of {len(changes)} offsets set{created}")
     return status
 
 
