@@ -130,6 +130,14 @@ def prove_wire_faults(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
+def prove_programs(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Random ordinary programs with consumers, interrupted anywhere: each record processed, no member stays behind."""
+    command = [sys.executable, ROOT / "tests" / "prove" / "prove_programs.py", "--results", arguments.results]
+    outcomes = [judged(run([*command, *more])) for more in ([], ["--faults"])]
+    failed = [status for status, _ in outcomes if status != PASSED]
+    return (failed or [PASSED])[0], "\n".join(detail for _, detail in outcomes)
+
+
 def prove_background(arguments: argparse.Namespace) -> tuple[str, str]:
     """Commits in the background under faults on the wire and killed brokers: nothing lost, nothing twice, in order."""
     program = ROOT / "tests" / "prove" / "prove_background_commits.py"
@@ -355,6 +363,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "faults": prove_random_faults,
     "late": prove_late,
     "wire-faults": prove_wire_faults,
+    "programs": prove_programs,
     "background-commits": prove_background,
     "restarts": prove_restarts,
     "stopped": prove_stopped,

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random ordinary programs with the consumers of one group: each record is processed, and each reader leaves the group.
+
+    python tests/prove/prove_programs.py [--kinds consumer asyncio] [--programs 150] [--seed N] [--faults] [--results F]
+
+tests/support/random_programs.py says what the programs do. The broker is the embedded one. With --faults, requests also
+fail at random; a lost response to JoinGroup is not among these faults, because the coordinator then waits for a member
+that nobody knows. The exit status is 0 if all held. Written is programs-DATE.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
+from program_readers import ConsumerReader, read_rest, run_async_program, run_program
+from random_programs import World, add_faults
+from transaction_load import add_results
+
+from kcodec.broker import Broker
+
+KINDS = ("consumer", "asyncio")
+LAST_STEPS = 30
+
+
+def run_one(kind: str, seed: int, broker: Broker) -> World:
+    """Run one program of this kind to its end."""
+    world = World(seed, broker.bootstrap_servers)
+    if kind == "asyncio":
+        asyncio.run(run_async_program(world))
+    else:
+        run_program(world, ConsumerReader)
+    read_rest(world)
+    return world
+
+
+def main() -> int:
+    """0 if all held in every program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--programs", type=int, default=150, help="of each kind")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first program")
+    parser.add_argument("--faults", action="store_true", help="requests fail at random")
+    parser.add_argument("--results", type=Path, help="folder of programs-DATE.txt, which is added to")
+    arguments = parser.parse_args()
+    bad = 0
+    for kind in arguments.kinds:
+        begin, processed, interrupts, wrong = time.monotonic(), 0, 0, 0
+        with Broker() as broker:
+            if arguments.faults:
+                add_faults(broker, arguments.seed)
+            for seed in range(arguments.seed, arguments.seed + arguments.programs):
+                world = run_one(kind, seed, broker)
+                processed += len(world.processed)
+                interrupts += world.interrupts
+                if world.missing:
+                    wrong += 1
+                    print(f"{kind}, seed {seed}: {len(world.missing)} records missing, from {world.missing[0]} on")
+                    print(*world.steps[-LAST_STEPS:], sep="\n    ", flush=True)
+        bad += wrong
+        faults = ", with faults" if arguments.faults else ""
+        line = (
+            f"{kind:9} {arguments.programs} programs{faults}, {wrong} lost records; {processed} records processed, "
+            f"{interrupts} calls interrupted [{time.monotonic() - begin:.0f} s]"
+        )
+        print(line, flush=True)
+        add_results(arguments.results, "programs", [line])
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
