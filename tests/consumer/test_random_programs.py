@@ -15,4 +15,4 @@ def test_each_record_is_processed_and_each_reader_leaves(kind: str) -> None:
         for seed in range(6):
             world = run_one(kind, seed, broker)
             assert world.processed
-            assert world.missing == [], world.steps
+            assert world.faults() == [], world.steps

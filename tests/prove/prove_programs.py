@@ -58,14 +58,14 @@ def main() -> int:
                 world = run_one(kind, seed, broker)
                 processed += len(world.processed)
                 interrupts += world.interrupts
-                if world.missing:
+                if faults := world.faults():
                     wrong += 1
-                    print(f"{kind}, seed {seed}: {len(world.missing)} records missing, from {world.missing[0]} on")
+                    print(f"{kind}, seed {seed}: {'; '.join(faults)}")
                     print(*world.steps[-LAST_STEPS:], sep="\n    ", flush=True)
         bad += wrong
-        faults = ", with faults" if arguments.faults else ""
+        requests = ", requests fail" if arguments.faults else ""
         line = (
-            f"{kind:9} {arguments.programs} programs{faults}, {wrong} lost records; {processed} records processed, "
+            f"{kind:9} {arguments.programs} programs{requests}, {wrong} wrong; {processed} records processed, "
             f"{interrupts} calls interrupted [{time.monotonic() - begin:.0f} s]"
         )
         print(line, flush=True)

@@ -119,7 +119,7 @@ class ConsumerReader(Reader):
             if position:
                 self.world.note(f"seek from {position} in {place.partition}")
                 consumer.seek(place, random.randrange(position + 1))
-        elif choice < 0.23:
+        elif choice < 0.30:
             self.world.note("subscribe again")
             consumer.unsubscribe()
             consumer.subscribe(self.world.topic)
@@ -151,7 +151,7 @@ def run_program(world: World, kind: Callable[[World], Reader]) -> None:
             readers.append(kind(world))
         reader, how = random.choice(readers), None
         try:
-            with ctrl_c_after(random.choice(INTERRUPTS) if random.random() < 0.08 else None):
+            with ctrl_c_after(random.choice(INTERRUPTS) if random.random() < 0.15 else None):
                 reader.step(is_failing=random.random() < 0.06)
         except (ProgramError, KeyboardInterrupt) as error:
             world.interrupts += isinstance(error, KeyboardInterrupt)

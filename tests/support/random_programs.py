@@ -24,8 +24,10 @@ from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic, Producer
 
 MOST_READERS = 3
-#: Maximum time of the last reader: a fraction of the session timeout of 45 seconds.
-LAST_SECONDS = 20.0
+#: Maximum time until the last reader has its partitions: a fraction of the session timeout of 45 seconds.
+JOIN_SECONDS = 10.0
+#: Maximum time of the last reader.
+LAST_SECONDS = 60.0
 #: After this time without records, the last reader has read everything that is left.
 IDLE_SECONDS = 3.0
 STRATEGIES = ("range", "cooperative-sticky", "roundrobin")
@@ -52,6 +54,7 @@ class World:
 
     random:    All random decisions of the program.
     processed: Partition and offset of each record that the program has looked at.
+    waited:    Seconds until the last reader had all partitions.
     steps:     What the program has done, for the report of a fault.
     """
 
@@ -65,6 +68,7 @@ class World:
         self.processed: set[tuple[int, int]] = set()
         self.steps: list[str] = []
         self.interrupts = 0
+        self.waited = 0.0
         self._values: dict[tuple[int, int], bytes] = {}
         with Admin(bootstrap_servers=servers) as admin:
             admin.create_topics([NewTopic(self.topic, num_partitions=self.partitions)])
@@ -107,6 +111,13 @@ class World:
         """The committed records that the program has not processed."""
         return sorted(self._values.keys() - self.processed)
 
+    def faults(self) -> list[str]:
+        """What did not hold."""
+        found = [f"{len(self.missing)} records were not processed, from {self.missing[0]} on"] if self.missing else []
+        if self.waited > JOIN_SECONDS:
+            found.append(f"the last reader waited {self.waited:.0f} s for its partitions")
+        return found
+
     def errors_at(self, records: Sequence[Any], *, is_failing: bool) -> int | None:
         """Return the number of records after which an exception ends the program; None if none does."""
         return self.random.randrange(len(records) + 1) if is_failing and records else None
@@ -141,7 +152,8 @@ def ctrl_c_after(seconds: float | None) -> Iterator[None]:
 
 
 class LastReader:
-    """Whether the last reader goes on: it stops when nothing is missing, or after a time without records."""
+    """Whether the last reader goes on. It stops when it has its partitions and nothing is missing, or after a time
+    without records."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -150,8 +162,14 @@ class LastReader:
 
     def goes_on(self, *, is_found: bool, has_partitions: bool) -> bool:
         now = time.monotonic()
-        if is_found or not has_partitions or not self._has_partitions:
+        if has_partitions and not self._has_partitions:
+            self._world.waited = max(self._world.waited, now - self._began)
+        if is_found or not (has_partitions and self._has_partitions):
             self._found_at = now
         self._has_partitions = has_partitions
-        is_idle = now - self._found_at > IDLE_SECONDS
-        return bool(self._world.missing) and not is_idle and now - self._began < LAST_SECONDS
+        if has_partitions and (not self._world.missing or now - self._found_at > IDLE_SECONDS):
+            return False
+        if now - self._began > LAST_SECONDS:
+            self._world.waited = max(self._world.waited, now - self._began if not has_partitions else 0.0)
+            return False
+        return True
