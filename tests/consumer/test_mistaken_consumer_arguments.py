@@ -31,6 +31,14 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda consumer: consumer.subscribe("orders", on_assigned="rewind"),
         "on_assigned: expected a function or None, got 'rewind'",
     ),
+    "callback of confluent-kafka": (
+        lambda consumer: consumer.commit_async({ORDERS: 5}, callback=lambda err, partitions: None),
+        "callback: the first parameter .* is 'err', but kcodec passes the offsets first",
+    ),
+    "on_assigned of confluent-kafka": (
+        lambda consumer: consumer.subscribe("orders", on_assigned=lambda consumer, partitions: None),
+        "on_assigned: expected a function of one argument, the partitions",
+    ),
     "on_revoked": (lambda consumer: consumer.subscribe("orders", on_revoked=[]), "on_revoked: expected a function"),
 }
 
