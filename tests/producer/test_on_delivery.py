@@ -92,7 +92,7 @@ def test_on_delivery_that_expects_the_error_first_is_refused(producer: Producer,
     """confluent-kafka passes the error first. Such a callback would take a failed record for a delivered one, and its
     error would count as handled."""
     for _ in range(2):
-        with pytest.raises(TypeError, match="on_delivery: the first parameter .* exchange the two parameters"):
+        with pytest.raises(TypeError, match=r"on_delivery: the first parameter .* exchange the two parameters"):
             producer.send(topic, b"1", on_delivery=function)
     right = OfConfluent()
     for report in (right.swapped, partial(lambda err, metadata, error: None, 17), print):
