@@ -66,16 +66,25 @@ def numbers_of(given: Iterable[int], parameter: str) -> list[int]:
 def partitions_of(
     given: Iterable[TopicPartition] | TopicPartition, parameter: str = "partitions"
 ) -> list[TopicPartition]:
-    """Return the partitions as a list; one TopicPartition is one partition, and pairs are accepted as elements.
+    """Return the partitions as a list; one TopicPartition is one partition. Pairs of a topic and a number, such as the
+    TopicPartition of aiokafka and kafka-python, are accepted, too.
 
     Raise TypeError for text and for elements that are not a (topic, partition) pair, ValueError for a topic or a
     partition that no request can hold.
     """
-    if isinstance(given, TopicPartition):
+    if _is_pair(given):
         return [_partition(given, parameter)]
     if not _is_list(given):
         raise TypeError(f"{parameter}: expected TopicPartition(topic, partition) or a list of them, got {given!r}")
     return [_partition(each, parameter) for each in given]
+
+
+def _is_pair(given: object) -> bool:
+    """Return whether this is one partition, as a pair."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    topic, partition = given
+    return isinstance(given, TopicPartition) or (isinstance(topic, str) and not isinstance(partition, str))
 
 
 def partitions_in(given: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError
 
 from kcodec.client.properties import options_from_properties
 from kcodec.compat._confluent_errors import local_error
+from kcodec.compat._confluent_security import VERIFICATION, is_empty, usable_options
 from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
@@ -125,12 +126,14 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
         oauth_config = (
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")
         )
+        verifies = _flag(given, VERIFICATION, default=True)
         options = _converted(client, given)
         if not options.get("bootstrap_servers"):
             log.warning("the %s has no bootstrap.servers, so it never connects and its calls time out", client)
             options["bootstrap_servers"], settings.has_brokers = NO_BROKERS, False
         if oauth_cb is not None:
             options["sasl_oauth_token_provider"] = _token_provider(oauth_cb, oauth_config)
+        options = usable_options(client, options, verifies)
         settings.options = _with_defaults(client, options, settings)
     except (TypeError, ValueError) as error:
         raise local_error(KafkaError._INVALID_ARG, str(error)) from error
@@ -155,8 +158,8 @@ def _given(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str,
     return {**given, **topic_settings}
 
 
-def _flag(given: dict[str, Any], name: str) -> bool:
-    value = given.pop(name, False)
+def _flag(given: dict[str, Any], name: str, *, default: bool = False) -> bool:
+    value = given.pop(name, default)
     if str(value).lower() not in {"true", "false"}:
         raise ValueError(f'Invalid value for configuration property "{name}": it must be true or false')
     return str(value).lower() == "true"
@@ -181,7 +184,7 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{name} must be {ONLY[name]!r}, as kcodec has no other; got {str(value)!r}")
         elif _is_merged(name, given):
             log.warning("%s has no effect, as kcodec has one option for it and for %s", name, MERGED[name])
-        elif value is not None and not _is_ignored(client, name, value):
+        elif value is not None and not is_empty(name, value) and not _is_ignored(client, name, value):
             ours = SAME.get(name, name)
             text = value if callable(value) or not isinstance(value, bool | int | float) else str(value).lower()
             try:
