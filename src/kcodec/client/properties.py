@@ -51,7 +51,8 @@ JAAS = re.compile(
 # Java's login module for Kerberos, and the names of its options in kcodec.
 KERBEROS_MODULE = "Krb5LoginModule"
 KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
-WORDS = {"true": True, "false": False}
+# Truth values, with the short forms of librdkafka.
+WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 def options_of_property(name: str, value: str) -> dict[str, Any]:

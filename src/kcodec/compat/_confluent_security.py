@@ -16,11 +16,13 @@ log = logging.getLogger("kcodec.compat")
 VERIFICATION = "enable.ssl.certificate.verification"
 #: Setting that has another meaning if it is empty.
 IDENTIFICATION = "ssl.endpoint.identification.algorithm"
+#: Settings of an id, which a client need not have.
+IDS = frozenset({"transactional.id", "group.instance.id"})
 
 
 def is_empty(name: str, value: Any) -> bool:
     """Return whether this is an empty text, with which a setting is not set in librdkafka."""
-    return value == "" and (name.startswith("ssl.") or name == "transactional.id") and name != IDENTIFICATION
+    return value == "" and (name.startswith("ssl.") or name in IDS) and name != IDENTIFICATION
 
 
 def usable_options(client: str, options: dict[str, Any], verifies: bool) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of TLS and SASL: each test runs with the clients of confluent_kafka and with those of the facade."""
+"""Settings that librdkafka accepts: each test runs with the clients of confluent_kafka and with those of the facade."""
 
 from __future__ import annotations
 
@@ -88,3 +88,35 @@ def test_an_empty_path_is_named_as_such() -> None:
     text = "ssl_cafile must be a path, got an empty string; omit it, or pass None"
     with pytest.raises(ValueError, match=text):
         Producer(bootstrap_servers="127.0.0.1:1", security_protocol="SSL", ssl_cafile="")
+
+
+@pytest.mark.parametrize(("value", "is_on"), [(0, False), ("f", False), ("1", True), (True, True)])
+def test_short_forms_of_truth_values_are_accepted(clients: Any, broker: Broker, value: Any, is_on: bool) -> None:
+    """Values from environment variables are often 0 and 1."""
+    topic = broker.create_topic(partitions=1)
+    broker.seed(topic, [b"1"])
+    settings = {
+        "bootstrap.servers": broker.client_options(protocol="PLAINTEXT")["bootstrap_servers"],
+        "group.id": topic,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": value,
+        "enable.partition.eof": value,
+        "group.instance.id": "",
+        "offset.store.method": "broker",
+    }
+    consumer = clients.Consumer(settings)
+    consumer.subscribe([topic])
+    assert consumer.poll(SECONDS).value() == b"1"
+    end = consumer.poll(SECONDS if is_on else 0.1)
+    assert (end is not None) is is_on
+    consumer.close()
+    reader = clients.Consumer({**settings, "enable.auto.commit": False})
+    [committed] = reader.committed([confluent_kafka.TopicPartition(topic, 0)], SECONDS)
+    reader.close()
+    assert committed.offset == (1 if is_on else confluent_kafka.OFFSET_INVALID)
+
+
+def test_eager_and_cooperative_assignors_together_are_refused(clients: Any) -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    with pytest.raises(confluent_kafka.KafkaException, match=r"partition\.assignment\.strategy"):
+        clients.Consumer({**settings, "partition.assignment.strategy": "range,cooperative-sticky"})
