@@ -7,11 +7,13 @@ import logging
 import ssl
 from typing import Any
 
-from kcodec.security.option_names import SASL_OPTIONS, TLS_OPTIONS
+from kcodec.security import SECURITY_OPTIONS
 from kcodec.security.tls import make_context
 
 log = logging.getLogger("kcodec.compat")
 
+TLS_OPTIONS = frozenset(name for name in SECURITY_OPTIONS if name.startswith("ssl_"))
+SASL_OPTIONS = frozenset(name for name in SECURITY_OPTIONS if name.startswith("sasl_"))
 #: Name of the setting that switches the verification of certificates off.
 VERIFICATION = "enable.ssl.certificate.verification"
 #: Setting that has another meaning if it is empty.
