@@ -16,7 +16,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
+from types import CodeType
 from typing import Any, TypeVar, cast, overload
 
 from kcodec.integers import as_integer, shown
@@ -28,6 +29,8 @@ Second = TypeVar("Second")
 Function = TypeVar("Function", bound=Callable[..., Any])
 #: The flag of a code object whose function takes any keyword arguments (inspect.CO_VARKEYWORDS).
 _TAKES_ANY = 0x08
+#: Names of a first parameter that expects an error, as in the callbacks of confluent-kafka.
+_ERROR_NAMES = frozenset({"err", "error", "exc", "exception", "kafka_error"})
 #: The least similarity of a misspelled name (difflib's ratio): "aplication" and "application" have 0.95.
 _CLOSE = 0.8
 
@@ -63,16 +66,25 @@ def numbers_of(given: Iterable[int], parameter: str) -> list[int]:
 def partitions_of(
     given: Iterable[TopicPartition] | TopicPartition, parameter: str = "partitions"
 ) -> list[TopicPartition]:
-    """Return the partitions as a list; one TopicPartition is one partition, and pairs are accepted as elements.
+    """Return the partitions as a list; one TopicPartition is one partition. Pairs of a topic and a number, such as the
+    TopicPartition of aiokafka and kafka-python, are accepted, too.
 
     Raise TypeError for text and for elements that are not a (topic, partition) pair, ValueError for a topic or a
     partition that no request can hold.
     """
-    if isinstance(given, TopicPartition):
+    if _is_pair(given):
         return [_partition(given, parameter)]
     if not _is_list(given):
         raise TypeError(f"{parameter}: expected TopicPartition(topic, partition) or a list of them, got {given!r}")
     return [_partition(each, parameter) for each in given]
+
+
+def _is_pair(given: object) -> bool:
+    """Return whether this is one partition, as a pair."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    topic, partition = given
+    return isinstance(given, TopicPartition) or (isinstance(topic, str) and not isinstance(partition, str))
 
 
 def partitions_in(given: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:
@@ -107,6 +119,47 @@ def check_callbacks(**given: object) -> None:
     for name, callback in given.items():
         if callback is not None and not callable(callback):
             raise TypeError(f"{name}: expected a function or None, got {callback!r:.100}; pass it without calling it")
+
+
+def check_rebalance_callbacks(**given: object) -> None:
+    """Raise TypeError if an argument is neither None nor a function that can be called with the partitions alone.
+    given: by the name of the parameter."""
+    check_callbacks(**given)
+    for name, callback in given.items():
+        if callback is None:
+            continue
+        try:
+            found = signature(cast("Callable[..., Any]", callback))
+        except (TypeError, ValueError):  # a built-in function without a signature
+            continue
+        try:
+            found.bind(frozenset())
+        except TypeError as error:
+            raise TypeError(
+                f"{name}: expected a function of one argument, the partitions; {callback!r:.100} cannot be called so "
+                f"({error}); kcodec does not pass the consumer, as confluent-kafka does"
+            ) from None
+
+
+def check_error_is_last(function: object, parameter: str, first: str) -> None:
+    """Raise TypeError if the name of the first parameter of a callback says that it expects the error. The callbacks of
+    confluent-kafka do, and would take each success for an error, and each error for a success.
+
+    parameter: Name of the parameter that got the function. first: Name of the argument that is passed first.
+    """
+    found = getattr(function, "func", function)  # that of a functools.partial
+    if not hasattr(found, "__code__"):
+        found = getattr(found, "__call__", None)  # noqa: B004  that of an object with this method
+    code: CodeType | None = getattr(found, "__code__", None)
+    if code is None:
+        return
+    skipped = len(getattr(function, "args", ())) + (getattr(found, "__self__", None) is not None)
+    names = code.co_varnames[: code.co_argcount]
+    if names[skipped : skipped + 1] and names[skipped] in _ERROR_NAMES:
+        raise TypeError(
+            f"{parameter}: the first parameter of {code.co_qualname} is {names[skipped]!r}, but kcodec passes the "
+            f"{first} first and the error second: exchange the two parameters; confluent-kafka passes the error first"
+        )
 
 
 def check_conversions(takes: str, **given: object) -> None:

@@ -173,7 +173,11 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         offset = as_integer(found.offset)
         if offset is None:
-            raise TypeError(f"offsets[{topic}-{number}]: expected an int or an OffsetAndMetadata, got {shown(value)}")
+            of_other = type(value).__name__ == OffsetAndMetadata.__name__ and value is not found
+            hint = f" of {type(value).__module__}; import it from kcodec" if of_other else ""
+            raise TypeError(
+                f"offsets[{topic}-{number}]: expected an int or an OffsetAndMetadata, got {shown(value)}{hint}"
+            )
         if not 0 <= offset <= INT64_MAX:
             bounds = "of 0 or more" if offset < 0 else f"of at most {INT64_MAX}"
             raise ValueError(f"offsets[{topic}-{number}]: expected an offset {bounds}, got {shown(offset)}")

@@ -183,3 +183,34 @@ def test_a_partitioner_is_given_new_partitions(kit: Kit, topic: str) -> None:
     run(program())
     assert seen[0] == (1, 1)
     assert seen[-1] == (3, 3)
+
+
+def test_an_abort_logs_no_error_for_dropped_futures(ours: Kit, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise asyncio logs an ERROR for each record of the transaction whose future the program has not kept."""
+
+    async def program() -> None:
+        async with ours.producer(transactional_id=topic, linger_ms=5000) as producer:
+            with pytest.raises(LookupError):
+                async with producer.transaction():
+                    kept = await producer.send(topic, b"v0", partition=0)
+                    await producer.send(topic, b"v1", partition=0)
+                    raise LookupError
+            with pytest.raises(errors.IllegalOperation, match="was aborted before this record was written"):
+                await kept
+
+    run(program())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+def test_a_commit_after_stop_names_its_cause(ours: Kit, topic: str) -> None:
+    """The text of CommitFailedError would say that the program has processed records for too long."""
+
+    async def program() -> None:
+        await ours.fill(topic)
+        async with ours.consumer(topic, group_id=topic) as consumer:
+            await read(consumer, 1)
+        with pytest.raises(errors.KafkaConnectionError, match=r"the consumer is stopped.*call commit\(\) before stop"):
+            await consumer.commit()
+
+    run(program())

@@ -830,3 +830,35 @@ def test_arguments_of_a_wrong_type_raise_a_type_error(clients: Any, broker: Brok
                 with pytest.raises(TypeError, match=f"^{name} must be " if clients is facade else None):
                     call()
     assert producer.flush(SECONDS) == 0
+
+
+def test_a_report_names_the_partition_that_was_given(clients: Any, broker: Broker, topic: str) -> None:
+    """Also if the record fails before the producer knows the partitions, so that a callback can send it again."""
+    reports: list[Any] = []
+
+    def report(error: Any, message: Any) -> None:
+        reports.append((error.name(), message.partition(), message.value()))
+
+    producer = make_producer(clients, broker)
+    producer.produce(topic, b"1", partition=7, callback=report)
+    assert producer.flush(SECONDS) == 0
+    nowhere = clients.Producer({"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 300, "linger.ms": 0})
+    nowhere.produce(topic, b"2", partition=1, on_delivery=report)
+    nowhere.produce(topic, b"3", on_delivery=report)
+    assert nowhere.flush(SECONDS) == 0
+    assert sorted(reports, key=lambda one: one[2]) == [
+        ("_UNKNOWN_PARTITION", 7, b"1"),
+        ("_MSG_TIMED_OUT", 1, b"2"),
+        ("_MSG_TIMED_OUT", None, b"3"),
+    ]
+
+
+@pytest.mark.parametrize("client", [admin.AdminClient, facade.AdminClient], ids=["confluent", "kcodec"])
+def test_a_group_that_does_not_exist_is_described_as_dead(client: Any, broker: Broker) -> None:
+    found = client({"bootstrap.servers": broker.bootstrap_servers})
+    groups = {name: future.result(SECONDS) for name, future in found.describe_consumer_groups(["none", "no"]).items()}
+    assert groups.keys() == {"none", "no"}
+    for name, group in groups.items():
+        assert (group.group_id, group.state, group.members) == (name, confluent_kafka.ConsumerGroupState.DEAD, [])
+        assert (group.is_simple_consumer_group, group.partition_assignor) == (True, "")
+        assert group.type is confluent_kafka.ConsumerGroupType.CLASSIC

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import aiokafka.structs
+import kafka.structs
 import pytest
 
 from kcodec import read_topic
@@ -30,6 +32,14 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "on_assigned": (
         lambda consumer: consumer.subscribe("orders", on_assigned="rewind"),
         "on_assigned: expected a function or None, got 'rewind'",
+    ),
+    "callback of confluent-kafka": (
+        lambda consumer: consumer.commit_async({ORDERS: 5}, callback=lambda err, partitions: None),
+        "callback: the first parameter .* is 'err', but kcodec passes the offsets first",
+    ),
+    "on_assigned of confluent-kafka": (
+        lambda consumer: consumer.subscribe("orders", on_assigned=lambda consumer, partitions: None),
+        "on_assigned: expected a function of one argument, the partitions",
     ),
     "on_revoked": (lambda consumer: consumer.subscribe("orders", on_revoked=[]), "on_revoked: expected a function"),
 }
@@ -116,3 +126,21 @@ def test_a_list_of_partitions_is_accepted_where_several_are(kcodec_broker: Broke
         assert consumer.position(ORDERS, 10.0) == 2
         consumer.seek_to_beginning(("orders", 0))  # type: ignore[arg-type]
         assert consumer.position(ORDERS, 10.0) == 0
+
+
+@pytest.mark.parametrize("module", [aiokafka.structs, kafka.structs])
+def test_partitions_of_other_clients_are_accepted_alone(kcodec_broker: Broker, module: Any) -> None:
+    """They are tuples, so they are also iterables of a topic and a number. The offsets of other clients are refused,
+    and the error says from which module they are."""
+    kcodec_broker.seed("orders", [b"1", b"2"])
+    orders = module.TopicPartition("orders", 0)
+    options: Any = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "group_id": "billing"}
+    offset = module.OffsetAndMetadata(*(1, "text", -1)[: len(module.OffsetAndMetadata._fields)])
+    with Consumer(auto_offset_reset="earliest", **options) as consumer:
+        consumer.assign(orders)
+        assert consumer.end_offsets(orders) == {ORDERS: 2}
+        consumer.commit({orders: 1})
+        assert consumer.committed(orders).keys() == {ORDERS}
+        text = rf"got OffsetAndMetadata\(.*\) of {module.__name__}; import it from kcodec"
+        with pytest.raises(TypeError, match=text):
+            consumer.commit({orders: offset})

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,6 +62,44 @@ def test_on_delivery_gets_the_error_of_a_failed_record() -> None:
         producer.flush()
     ((metadata, error, _),) = reports
     assert metadata is None and isinstance(error, DeliveryTimeoutError)
+
+
+class OfConfluent:
+    """Callbacks with the order of confluent-kafka."""
+
+    def __call__(self, err: Any, msg: Any) -> None:
+        raise AssertionError
+
+    def report(self, err: Any, msg: Any) -> None:
+        raise AssertionError
+
+    def swapped(self, metadata: Any, err: Any) -> None:
+        self.got = metadata, err
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda err, msg: None,
+        lambda error, _: None,
+        OfConfluent(),
+        OfConfluent().report,
+        partial(OfConfluent().report),
+        partial(lambda number, err, msg: None, 17),
+    ],
+)
+def test_on_delivery_that_expects_the_error_first_is_refused(producer: Producer, topic: str, function: Any) -> None:
+    """confluent-kafka passes the error first. Such a callback would take a failed record for a delivered one, and its
+    error would count as handled."""
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"on_delivery: the first parameter .* exchange the two parameters"):
+            producer.send(topic, b"1", on_delivery=function)
+    right = OfConfluent()
+    for report in (right.swapped, partial(lambda err, metadata, error: None, 17), print):
+        producer.send(topic, b"2", on_delivery=report)
+    producer.flush()
+    assert right.got[0].offset == 0
+    assert right.got[1] is None
 
 
 def test_on_delivery_is_not_called_if_send_raises(producer: Producer, topic: str) -> None:

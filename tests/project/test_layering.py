@@ -108,6 +108,8 @@ PUBLIC = {
     "kcodec.protocol.schema",
     "kcodec.quantities",
     "kcodec.reading.options",
+    "kcodec.security",
+    "kcodec.security.tls",
     "kcodec.text",
     "kcodec.timestamps",
     "kcodec.transactions.handle",

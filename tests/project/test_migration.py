@@ -16,7 +16,7 @@ import pytest
 
 from kcodec.client import Consumer, Producer, aio
 from kcodec.consumer.options import ConsumerConfig
-from kcodec.producer.options import ProducerConfig
+from kcodec.producer.options import DEFAULT_DELIVERY_TIMEOUT_MS, ProducerConfig
 from kcodec.testing.kafka import ApacheKafka
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "migration.md").read_text(encoding="utf-8")
@@ -39,10 +39,10 @@ CLIENTS: dict[str, list[type]] = {
     "Consumer": [aiokafka.AIOKafkaConsumer, kafka.KafkaConsumer, confluent_kafka.Consumer, Consumer],
     "Producer": [aiokafka.AIOKafkaProducer, kafka.KafkaProducer, confluent_kafka.Producer, Producer],
 }
-# Parameters, attributes of records and methods of the other kind of client, not methods of the class of the column.
+# Parameters, options, attributes of records and methods of the other kind of client.
 OTHERS = {
     *("on_assign", "on_revoke", "on_lost", "on_assigned", "on_revoked", "topic", "partition", "next_offset", "remedy"),
-    *("group_metadata", "consumer_group_metadata", "on_delivery"),
+    *("group_metadata", "consumer_group_metadata", "on_delivery", "max_block_ms"),
 }
 
 
@@ -84,6 +84,12 @@ def test_the_defaults_are_those() -> None:
                 checked += 1
     assert checked == 7 * 3
     assert (others["acks"], ours["acks"]) == (-1, "all")
+    rows = {row[0]: row[1:] for row in table("Defaults that differ")}
+    limits = [others["delivery_timeout_ms"], DEFAULT_DELIVERY_TIMEOUT_MS]
+    assert rows["`delivery_timeout_ms`"][1::2] == [f"`{limit}`" for limit in limits]
+    assert theirs["request_timeout_ms"] == 40_000
+    name = "allow_auto_create_topics"
+    assert rows[f"`{name}` of consumers"][1::2] == [f"`{others[name]}`", f"`{ours[name]}`"]
 
 
 def test_keys_of_confluent_kafka_are_elsewhere_without_its_option(apache_kafka: ApacheKafka) -> None:

@@ -402,7 +402,8 @@ def describe_group_lag(
     """Return the lag of a group, and the open transactions that block the last stable offset.
 
     group_id: Name of the group.
-    partitions: Partitions to return. None: all partitions in which the group has a committed offset.
+    partitions: Partitions to return. None: all partitions in which the group has a committed offset. The result is then
+        empty if the group does not exist.
 
     Raise BrokerError, or AuthorizationError without the permission. Raise UnsupportedError if the group is a share
     group. For several partitions, an AdminError contains the errors.

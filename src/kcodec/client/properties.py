@@ -42,6 +42,8 @@ NO_IDLE_LIMIT, LONGEST_IDLE_MS = {-1, 0}, 2**31 - 1
 # The level of librdkafka that means the default of the codec. It is only recognized with the name that librdkafka has,
 # because -1 is also a level of zstd.
 LEVEL_NAME, DEFAULT_LEVEL = "compression.level", -1
+# The value of librdkafka's ssl.ca.location that means the authorities of the operating system, kcodec's default.
+SYSTEM_AUTHORITIES = "probe"
 # An option in a JAAS configuration line. Its value is in single or double quotes, or has no whitespace and no quotes.
 JAAS = re.compile(
     r"""\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))(?=[\s;]|$)""",
@@ -49,7 +51,8 @@ JAAS = re.compile(
 # Java's login module for Kerberos, and the names of its options in kcodec.
 KERBEROS_MODULE = "Krb5LoginModule"
 KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
-WORDS = {"true": True, "false": False}
+# Truth values, with the short forms of librdkafka.
+WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 def instead_of(option: str) -> str | None:
@@ -80,6 +83,8 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
     if ours == "enable_ssl_certificate_verification":
         if value.lower() != "true":
             raise ValueError(f"{name} cannot be {value.lower()}: pass an ssl_context= that verifies less")
+        return {}
+    if name == "ssl.ca.location" and value == SYSTEM_AUTHORITIES:
         return {}
     given, (ours, declared) = ours, _declaration(ours)
     if declared is None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import aiokafka
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalOperation, IllegalStateError
+from aiokafka.errors import ConsumerStoppedError, IllegalOperation, IllegalStateError, KafkaConnectionError
 from aiokafka.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from aiokafka.util import commit_structure_validate, get_running_loop
 
@@ -479,7 +479,7 @@ class AIOKafkaConsumer:
         if not self._kcodec.is_subscribed and not self._kcodec.is_manual:
             raise IllegalStateError("Not subscribed to any topics")
         if self._closed:
-            raise CommitFailedError("the consumer is stopped; it has left its group: call commit() before stop()")
+            raise KafkaConnectionError("the consumer is stopped, and has left its group: call commit() before stop()")
         if not self._kcodec.assignment() and not self._kcodec.is_manual:
             raise IllegalStateError("No partitions assigned")
         given = None

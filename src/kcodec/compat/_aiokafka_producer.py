@@ -315,6 +315,10 @@ class AIOKafkaProducer:
                 made = copy.copy(translated)  # each exception has its own traceback
                 made.__cause__ = translated.__cause__
                 future.set_exception(made)
+                if isinstance(error, errors.TransactionStateError):
+                    # The program has aborted the transaction. Mark the error as retrieved, so that asyncio does not log
+                    # each record whose future the program has dropped.
+                    future.exception()
                 continue
             if not has_offset:
                 future.set_result(None)

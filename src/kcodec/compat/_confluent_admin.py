@@ -35,6 +35,7 @@ from kcodec.compat._confluent_admin_values import (
     group_metadata,
     incremental_changes,
     listed_offset,
+    missing_group,
     new_partitions,
     new_topic,
     nodes_of,
@@ -381,10 +382,14 @@ class AdminMethods:
 
         def work() -> list[Any]:
             found = _results(call, group_ids, group_ids, limit)
-            return [
-                one if isinstance(one, KafkaError) else described_group(one)
-                for one in map(found.__getitem__, group_ids)
-            ]
+
+            def described(name: str) -> Any:
+                one = found[name]
+                if isinstance(one, KafkaError) and one.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return missing_group(name)
+                return described_group(one)
+
+            return [described(name) for name in group_ids]
 
         self._start(future, work)
 

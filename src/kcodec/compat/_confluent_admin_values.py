@@ -210,6 +210,14 @@ def described_group(found: Any) -> Any:
     )
 
 
+def missing_group(group_id: str) -> Any:
+    """Return the ConsumerGroupDescription of a group that does not exist. Old versions of the request report such a
+    group as dead, and librdkafka uses these versions."""
+    return admin.ConsumerGroupDescription(
+        group_id, True, [], "", ConsumerGroupState.DEAD, None, None, ConsumerGroupType.CLASSIC
+    )
+
+
 def listed_offset(found: Any) -> Any:
     """Return the ListOffsetsResultInfo, or the error."""
     if isinstance(found, KafkaError):

@@ -18,8 +18,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kcodec.client.properties import options_from_properties
+from kcodec.client.properties import WORDS, options_from_properties
 from kcodec.compat._confluent_errors import local_error
+from kcodec.compat._confluent_security import VERIFICATION, is_empty, usable_options
 from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
@@ -40,7 +41,7 @@ ACCEPTED = frozenset(
     }
 )
 #: Names that are accepted only with this value, which corresponds to the behavior of kcodec.
-ONLY = {"broker.address.family": "any", "queuing.strategy": "fifo"}
+ONLY = {"broker.address.family": "any", "offset.store.method": "broker", "queuing.strategy": "fifo"}
 #: Names with a different name in kcodec.
 SAME = {
     "topic.metadata.refresh.interval.ms": "metadata_max_age_ms",
@@ -125,12 +126,14 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
         oauth_config = (
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")
         )
+        verifies = _flag(given, VERIFICATION, default=True)
         options = _converted(client, given)
         if not options.get("bootstrap_servers"):
             log.warning("the %s has no bootstrap.servers, so it never connects and its calls time out", client)
             options["bootstrap_servers"], settings.has_brokers = NO_BROKERS, False
         if oauth_cb is not None:
             options["sasl_oauth_token_provider"] = _token_provider(oauth_cb, oauth_config)
+        options = usable_options(client, options, verifies)
         settings.options = _with_defaults(client, options, settings)
     except (TypeError, ValueError) as error:
         raise local_error(KafkaError._INVALID_ARG, str(error)) from error
@@ -155,11 +158,11 @@ def _given(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str,
     return {**given, **topic_settings}
 
 
-def _flag(given: dict[str, Any], name: str) -> bool:
-    value = given.pop(name, False)
-    if str(value).lower() not in {"true", "false"}:
+def _flag(given: dict[str, Any], name: str, *, default: bool = False) -> bool:
+    value = given.pop(name, default)
+    if str(value).lower() not in WORDS:
         raise ValueError(f'Invalid value for configuration property "{name}": it must be true or false')
-    return str(value).lower() == "true"
+    return WORDS[str(value).lower()]
 
 
 def _number(given: dict[str, Any], name: str, default: float) -> float:
@@ -181,7 +184,7 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{name} must be {ONLY[name]!r}, as kcodec has no other; got {str(value)!r}")
         elif _is_merged(name, given):
             log.warning("%s has no effect, as kcodec has one option for it and for %s", name, MERGED[name])
-        elif value is not None and not _is_ignored(client, name, value):
+        elif value is not None and not is_empty(name, value) and not _is_ignored(client, name, value):
             ours = SAME.get(name, name)
             text = value if callable(value) or not isinstance(value, bool | int | float) else str(value).lower()
             try:
@@ -237,6 +240,7 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
             if session is not None and session <= 3_000:
                 defaults["heartbeat_interval_ms"] = session / 3
         found = {**defaults, **options}
+        _check_strategies(found.get("partition_assignment_strategy", ()))
         wait = found.get("fetch_max_wait_ms", DEFAULT_FETCH_WAIT_MS)
         limit = found.get("request_timeout_ms", DEFAULT_REQUEST_TIMEOUT_MS)
         if limit <= wait:  # librdkafka adds the two for a Fetch request
@@ -248,6 +252,17 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
             found["auto_commit_interval_ms"] = LONGEST_MS
         return found
     return options
+
+
+def _check_strategies(given: Any) -> None:
+    """Raise ValueError if some assignors are eager and others cooperative. The protocol of the rebalances would then
+    depend on the other members, and so would the calls that are possible in callbacks."""
+    names = given.split(",") if isinstance(given, str) else [*map(str, given)]
+    if len({"cooperative" in one for one in names}) > 1:
+        raise ValueError(
+            f'Invalid value for configuration property "partition.assignment.strategy": {",".join(names)} mixes eager '
+            "and cooperative assignors; name cooperative-sticky alone, or only eager assignors"
+        )
 
 
 def _producer_defaults(options: dict[str, Any], settings: Settings) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from inspect import CO_COROUTINE, iscoroutine, iscoroutinefunction
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from kcodec.arguments import check_error_is_last
 from kcodec.errors import TransportError
 from kcodec.network.callbacks import CALLBACK_ERRORS
 
@@ -19,11 +20,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.producer")
 
 
+#: The code of the last function that was checked. Most programs pass the same function for each record.
+_checked: CodeType | None = None
+
+
 def check_on_delivery(on_delivery: object) -> None:
-    """Raise TypeError before the record is sent if `on_delivery` is not a plain function."""
+    """Raise TypeError before the record is sent if `on_delivery` is not plain, or expects the error first."""
+    global _checked  # a race of two threads only repeats a check
     code: CodeType | None = getattr(on_delivery, "__code__", None)
-    if code is not None and not code.co_flags & CO_COROUTINE:
+    if code is not None and code is _checked:
         return  # the usual case, for each record
+    check_error_is_last(on_delivery, "on_delivery", "metadata")
+    if code is not None and not code.co_flags & CO_COROUTINE:
+        _checked = code
+        return
     if not callable(on_delivery):
         raise TypeError(
             "on_delivery must be a function that takes the metadata and the error of the record, not "

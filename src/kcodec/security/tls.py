@@ -184,6 +184,8 @@ def _path(options: Mapping[str, object], name: str) -> Path | None:
         return None
     if not isinstance(value, str | Path):
         raise TypeError(f"{name} must be a path, not {type(value).__name__}")
+    if value == "":
+        raise ValueError(f"{name} must be a path, got an empty string; omit it, or pass None")
     path = Path(value)
     try:
         with path.open("rb"):

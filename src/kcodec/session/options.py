@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kcodec.arguments import check_rebalance_callbacks
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.options import ConsumerConfig, ConsumerSettings, checked_subscription, take_consumer_client
@@ -75,6 +76,7 @@ def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
     client = take_consumer_client(left, names, "a session")
     producer.settings(client)
     callbacks = {"on_revoked": own.on_revoked, "on_assigned": own.on_assigned, "on_lost": own.on_lost}
+    check_rebalance_callbacks(**callbacks)
     scan = own.transaction_scan_interval_ms / 1000
     return SessionConfig(consumer, producer, client, _times(consumer.settings(client), scan), callbacks)
 

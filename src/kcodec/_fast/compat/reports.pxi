@@ -174,7 +174,8 @@ cdef class DeliveryReport(ConfluentMessage):
             kc_add(&queue.silent, 1)
         else:
             self.held_topic = ended.topic
-            self.held_partition = ended.partition
+            if ended.partition is not None:  # otherwise the partition that the program chose stays, if it chose one
+                self.held_partition = ended.partition
             self.held_error = ended.error
             self.latency_us = max(_now_in_us() - self.begun, 0)
             if ended.error is not None:
@@ -297,6 +298,8 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
         report.callback = callback
         report.held_key = key
         report.held_value = value
+        if type(partition) is int:
+            report.held_partition = partition
     kc_add(&queue.messages, 1)
     kc_add(&queue.bytes_held, size)
     try:

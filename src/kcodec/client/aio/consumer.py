@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec._fast import AsyncRecordIterator
-from kcodec.arguments import check_callbacks, check_timeout
+from kcodec.arguments import check_callbacks, check_error_is_last, check_rebalance_callbacks, check_timeout
 from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background, work_of_consumer
 from kcodec.client.interruption import announced, limited_seconds
@@ -185,7 +185,7 @@ class Consumer(ClientBase):
         from kcodec.consumer.options import checked_subscription
 
         names, text = checked_subscription(topics, pattern)
-        check_callbacks(on_revoked=on_revoked, on_assigned=on_assigned, on_lost=on_lost)
+        check_rebalance_callbacks(on_revoked=on_revoked, on_assigned=on_assigned, on_lost=on_lost)
         await self._run(self._core.selection.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
@@ -360,6 +360,7 @@ class Consumer(ClientBase):
         self._core.check_open()
         self._core.offsets.need_group("commit_async")
         check_callbacks(callback=callback)
+        check_error_is_last(callback, "callback", "offsets")
         given = None if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)
 
