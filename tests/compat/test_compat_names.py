@@ -5,6 +5,8 @@ of the other client, but not the clients that kcodec does not have."""
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import aiokafka
@@ -45,6 +47,20 @@ def test_a_program_imports_everything_from_the_facade(facade: Any, module: Any, 
         assert getattr(facade, name) is getattr(module, name)
     for name in own & names:
         assert getattr(facade, name).__module__.startswith("kcodec.")
+
+
+def test_constants_of_the_admin_module_are_there() -> None:
+    for name in ("RESOURCE_TOPIC", "RESOURCE_BROKER", "CONFIG_SOURCE_DYNAMIC_TOPIC_CONFIG"):
+        assert getattr(for_confluent, name) == getattr(confluent_kafka.admin, name)
+
+
+def test_a_tool_that_looks_for_a_private_name_does_not_import_the_other_client() -> None:
+    code = (
+        "import sys, kcodec.compat.confluent as one, kcodec.compat.aiokafka as two;"
+        "assert not hasattr(one, '_repr_html_') and not hasattr(two, '_repr_html_');"
+        "assert not {'confluent_kafka', 'aiokafka'} & sys.modules.keys()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("facade", [for_confluent, for_aiokafka])

@@ -4,8 +4,8 @@
     python tests/prove/prove_programs.py [--kinds consumer asyncio] [--programs 150] [--seed N] [--faults] [--results F]
 
 tests/support/random_programs.py says what the programs do. The broker is the embedded one. With --faults, requests also
-fail at random; a lost response to JoinGroup is not among these faults, because the coordinator then waits for a member
-that nobody knows. The exit status is 0 if all held. Written is programs-DATE.txt.
+fail at random. A lost response to JoinGroup is not among these faults, because the coordinator then waits for a member
+whose id no client has received. The exit status is 0 if all held. The results are appended to programs-DATE.txt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_one(kind: str, seed: int, broker: Broker) -> World:
 
 
 def main() -> int:
-    """0 if all held in every program."""
+    """Return 0 if every program met its conditions, otherwise 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--programs", type=int, default=150, help="of each kind")

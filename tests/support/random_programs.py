@@ -52,7 +52,8 @@ class ProgramError(Exception):
 class World:
     """The topic, the group and the records of one program.
 
-    random:    All random decisions of the program.
+    random:    All random decisions of the program. As some of them depend on how many records a call has returned, a
+               second run with the same seed is similar, and not the same.
     processed: Partition and offset of each record that the program has looked at.
     waited:    Seconds until the last reader had all partitions.
     steps:     What the program has done, for the report of a fault.

@@ -42,7 +42,7 @@ LATENCY = 0.002
 class Fault:
     """A fault for a request. code: the error code of the response, and the coordinator gets no request; is_lost: the
     request never arrives; is_answer_lost: the response never arrives; delay: additional seconds for the request; cuts:
-    the connection breaks, after the request has been handled or, with is_lost, before."""
+    the connection breaks after the request was handled; with is_lost, before it is handled."""
 
     code: int | None = None
     is_lost: bool = False

@@ -531,7 +531,7 @@ class _Child:
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None and cls.process != os.getpid() and processes.parent_process() is not None:
             cls.process = os.getpid()
-            # daemon=False: by default, a thread inherits it, for example in a process that a daemon thread has forked
+            # A thread inherits `daemon` from the thread that creates it. In a child of a daemon thread, that is True.
             threading.Thread(target=cls._at_end, name="kcodec-exit", daemon=False).start()
 
     @staticmethod

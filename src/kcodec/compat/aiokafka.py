@@ -46,13 +46,8 @@ _client_patches = Patches("aiokafka")
 
 def __getattr__(name: str) -> Any:
     """Return one of the clients, or a value of aiokafka. The first call imports aiokafka."""
-    if name.startswith("__"):  # for example __path__, which the import system looks up
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _CLIENTS:
-        try:
-            return value_of(name, ("aiokafka",), "aiokafka", frozenset({"AIOKafkaClient"}))
-        except AttributeError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        return value_of(name, ("aiokafka",), "aiokafka", frozenset({"AIOKafkaClient"}), __name__)
     _check_version()
     return _facade(name)
 

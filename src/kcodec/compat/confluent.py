@@ -59,13 +59,8 @@ _bases: list[tuple[Any, tuple[type, ...]]] = []
 
 def __getattr__(name: str) -> Any:
     """Return one of the clients, or a value of confluent_kafka. The first call imports confluent_kafka."""
-    if name.startswith("__"):  # for example __path__, which the import system looks up
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _CLASSES:
-        try:
-            return value_of(name, _MODULES, "confluent-kafka", _CLIENTS)
-        except AttributeError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        return value_of(name, _MODULES, "confluent-kafka", _CLIENTS, __name__)
     _check_version()
     import importlib
 

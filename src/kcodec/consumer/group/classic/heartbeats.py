@@ -198,7 +198,7 @@ class Heartbeats:
         session."""
         if self.settings.group_instance_id is not None or not member_id:
             return
-        deadline, attempt, unanswered = self._clock() + timeout, 0, 0
+        deadline, attempt, without_response = self._clock() + timeout, 0, 0
         log.info("group %s: member %s leaves: %s", self.requests.group_id, member_id, reason)
         while (left := deadline - self._clock()) > 0:
             try:
@@ -208,9 +208,9 @@ class Heartbeats:
                 action = disposition(CLASSIC, code) if code else None
             except KcodecError as error:
                 log.info("leaving group %s: %s", self.requests.group_id, error)
-                unanswered += 1
+                without_response += 1
                 is_final = isinstance(error, AuthenticationError) or not isinstance(error, TransportError)
-                if is_final or unanswered == LEAVE_ATTEMPTS:
+                if is_final or without_response == LEAVE_ATTEMPTS:
                     return
                 action = GroupDisposition.FIND_COORDINATOR
             if action not in (GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR):

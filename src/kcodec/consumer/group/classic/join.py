@@ -94,9 +94,7 @@ class JoinRounds:
             if member.generation.member_id:
                 response = yield from request
             else:
-                self._first_join = yield from spawn(request, "joining without a member id")
-                response = yield from join(self._first_join)
-                self._first_join = None
+                response = yield from self._join_without_id(request)
             self._failing_since = None
             if member.state is not ClassicMemberState.PREPARING:
                 return None
@@ -114,6 +112,17 @@ class JoinRounds:
         self.failures += 1  # twice another id: not without a pause
         return None
 
+    def _join_without_id(self, request: Flow[JoinGroupResponse]) -> Flow[JoinGroupResponse]:
+        """Send a JoinGroup without a member id. If the round is cancelled, the request continues for `new_member_id`."""
+        task = self._first_join = yield from spawn(request, "joining without a member id")
+        try:
+            response = yield from join(task)
+        except Exception:
+            self._first_join = None
+            raise
+        self._first_join = None
+        return response
+
     def new_member_id(self, timeout: float) -> Flow[str]:
         """Return the id that a coordinator gives to a member that leaves during its first JoinGroup. Return an empty
         string if no such request is under way. The coordinator waits for this member until it leaves, or for a session
@@ -125,6 +134,8 @@ class JoinRounds:
             response = yield from join(task, timeout)
         except (KcodecError, TimeoutError):
             return ""
+        finally:
+            task.cancel()
         return response.member_id
 
     def _subscription(self) -> tuple[GroupMember, str]:

@@ -194,7 +194,8 @@ class ClassicMembership:
         self.member.depart()
         deadline = self._cluster.clock() + timeout
         if not member_id:
-            member_id = yield from self._rounds.new_member_id(min(timeout, FIRST_JOIN_SECONDS))
+            is_static = self.settings.group_instance_id is not None  # it stays, so its id is not needed
+            member_id = yield from self._rounds.new_member_id(0.0 if is_static else min(timeout, FIRST_JOIN_SECONDS))
         if member_id:
             yield from self._heartbeats.leave(member_id, deadline - self._cluster.clock(), reason, channel)
 
