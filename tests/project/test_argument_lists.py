@@ -423,6 +423,7 @@ for _name in ("pause", "resume", "seek_to_beginning", "seek_to_end"):
 NOT_NAMES = {
     ("kcodec.AdminError.derive", "exceptions"),
     ("kcodec.client.AdminError.derive", "exceptions"),
+    ("kcodec.client.aio.AdminError.derive", "exceptions"),
     ("kcodec.DeliveryErrors.derive", "members"),
     ("kcodec.client.DeliveryErrors.derive", "members"),
     ("kcodec.client.aio.DeliveryErrors.derive", "members"),
