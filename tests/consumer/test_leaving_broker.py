@@ -4,7 +4,9 @@ without waiting for a session timeout. Delays of the embedded broker and of a pr
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from kcodec.broker import Broker
+from kcodec.broker.faults import FaultRule
 from kcodec.client import Consumer, aio
 from kcodec.consumer.selection_calls import REJOIN_SECONDS
 from kcodec.testing.proxy import KafkaProxy
@@ -126,3 +129,90 @@ def test_a_consumer_without_partitions_does_not_wait_for_the_others(
         second.close()
     if instance is None:  # a static member keeps its partitions until its session times out
         assert_group_is_free(broker, protocol)
+
+
+def session(broker: Broker, protocol: str) -> Any:
+    given = options(broker, protocol)
+    del given["enable_auto_commit"]
+    return aio.GroupTransactSession(**given, transactional_id="id", topics=["orders"])
+
+
+async def cancel(closing: asyncio.Future[None], rule: FaultRule) -> None:
+    """Cancel a close after the broker has received the request of this rule, and before it responds."""
+    while not rule.hits:
+        await asyncio.sleep(0.001)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+
+
+@PROTOCOLS
+def test_a_cancelled_close_of_a_consumer_leaves(broker: Broker, protocol: str) -> None:
+    """The last automatic commit is in flight. It holds the lock of the group."""
+
+    async def program() -> None:
+        consumer = aio.Consumer(**{**options(broker, protocol), "enable_auto_commit": True})
+        await consumer.subscribe("orders")
+        while not await consumer.poll(timeout=1.0):
+            pass
+        rule = broker.faults.add("OffsetCommit", drop="before", count=1)
+        await cancel(asyncio.ensure_future(consumer.close()), rule)
+
+    asyncio.run(program())
+    assert_group_is_free(broker, protocol)
+
+
+@PROTOCOLS
+def test_a_cancelled_close_of_a_session_leaves(broker: Broker, protocol: str) -> None:
+    """The abort of the open transaction is in flight."""
+
+    async def program() -> None:
+        closed = session(broker, protocol)
+        async with closed.transaction() as txn:
+            while not (records := await txn.poll(timeout=1.0)):
+                pass
+            await (await txn.send("invoices", records[0].value))
+            rule = broker.faults.add("EndTxn", delay_ms=DELAY_MS, count=1)
+            await cancel(asyncio.ensure_future(closed.close()), rule)
+
+    asyncio.run(program())
+    assert_group_is_free(broker, protocol)
+
+
+@PROTOCOLS
+def test_ctrl_c_during_the_close_of_a_consumer_leaves(broker: Broker, protocol: str) -> None:
+    """The last automatic commit is in flight."""
+    consumer = Consumer(**{**options(broker, protocol), "enable_auto_commit": True})
+    consumer.subscribe("orders")
+    assert read(consumer)
+    rule = broker.faults.add("OffsetCommit", drop="before", count=1)
+
+    def press() -> None:
+        while not rule.hits:
+            time.sleep(0.001)
+        _thread.interrupt_main()
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    pressing.join()
+    assert time.monotonic() - began < 1.0
+    assert_group_is_free(broker, protocol)
+
+
+@PROTOCOLS
+def test_an_interrupted_close_does_not_wait_for_a_silent_broker(broker: Broker, protocol: str) -> None:
+    async def program() -> float:
+        consumer = aio.Consumer(**options(broker, protocol))
+        await consumer.subscribe("orders")
+        while not await consumer.poll(timeout=1.0):
+            pass
+        api = "LeaveGroup" if protocol == "classic" else "ConsumerGroupHeartbeat"
+        rule = broker.faults.add(api, drop="before")
+        began = time.monotonic()
+        await cancel(asyncio.ensure_future(consumer.close()), rule)
+        return time.monotonic() - began
+
+    assert asyncio.run(program()) < 1.0

@@ -50,6 +50,8 @@ TOPICS_REFRESH_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Interval at which a consumer that was late looks whether the application requests records again.
 LATE_STEP_SECONDS = 0.1
+#: Maximum time for leaving the group after an interruption of `close`.
+LEAVE_AT_ONCE_SECONDS = 0.2
 
 
 class ConsumerCore:
@@ -142,6 +144,8 @@ class ConsumerCore:
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
+        #: The flow of `close` that leaves the group.
+        self._closing: Task[None] | None = None
 
     # Background flows
 
@@ -450,7 +454,7 @@ class ConsumerCore:
         self._report.end()
         self.assignment.complete()
         leaving = self.selection.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
-        task = yield from spawn(leaving, "leave")
+        task = self._closing = yield from spawn(leaving, "leave")
         try:
             yield from join(task, timeout)
         except TimeoutError:
@@ -461,3 +465,15 @@ class ConsumerCore:
             self.assignment.interrupt()
             self._ended.set()
             self.wake.set()
+
+    def leave_at_once(self) -> Flow[None]:
+        """Leave the group after an interruption of `close`, without a commit and without callbacks. Wait for the
+        response only for LEAVE_AT_ONCE_SECONDS."""
+        task = yield from spawn(self.selection.leave_forgotten(), "leave at once")
+        yield from sleep(0)  # from here on, the interrupted close does not end the membership
+        if self._closing is not None and not self._closing.done:
+            self._closing.cancel()  # it may hold the lock of the group
+        try:
+            yield from join(task, LEAVE_AT_ONCE_SECONDS)
+        except TimeoutError:
+            task.cancel()

@@ -498,7 +498,9 @@ class GroupTransactSession(ClientBase):
                     await self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
         except BaseException as interruption:
             if is_interruption(interruption):
-                deadline = time.monotonic()  # after a second Ctrl-C, wait for nothing
+                deadline = time.monotonic()  # wait for nothing more
+                if self._is_started:
+                    await self._leave_at_once(self._core)
             raise
         finally:
             await self._producer.close(max(deadline - time.monotonic(), 0.0))

@@ -137,6 +137,12 @@ class ClientBase(NotPickled):
             with contextlib.suppress(TransportError):  # the callback has closed the client
                 self._io_loop.post(callback.complete)
 
+    async def _leave_at_once(self, core: ConsumerCore) -> None:
+        """Leave the group after an interruption of `close`, so that other members get the partitions without waiting
+        for the session timeout."""
+        with contextlib.suppress(TransportError, RuntimeError):  # closed meanwhile, or the event loop was closed
+            await self._run(core.leave_at_once())
+
     def _log_dropped(self) -> None:
         """Log what is lost, or is still done, because the program has dropped the object without closing it."""
 

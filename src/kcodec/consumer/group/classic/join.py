@@ -113,7 +113,7 @@ class JoinRounds:
         return None
 
     def _join_without_id(self, request: Flow[JoinGroupResponse]) -> Flow[JoinGroupResponse]:
-        """Send a JoinGroup without a member id. If the round is cancelled, the request continues for `new_member_id`."""
+        """Send a JoinGroup without a member id. It continues after a cancelled round, for `new_member_id`."""
         task = self._first_join = yield from spawn(request, "joining without a member id")
         try:
             response = yield from join(task)
