@@ -73,6 +73,10 @@ class Clock:
         """Return the time by which timers run. It also moves with `advance`."""
         return (self._fixed_ms if self.is_manual else time.monotonic() * 1000) + self._ahead_ms
 
+    def timer_ms(self) -> int:
+        """Return the time by which timers run in ms, for durations that do not change if the clock is set."""
+        return int(self._timer_now())
+
     def now_ms(self) -> int:
         """Return the time in ms."""
         return int(self._now())

@@ -148,7 +148,7 @@ class Login:
         Between the handshake and the last token, the response to any other request is an error, and the login fails.
         """
         if self.user is not None:
-            is_over = 0 <= self._expires_ms <= self._authenticator.clock.now_ms()
+            is_over = 0 <= self._expires_ms <= self._authenticator.clock.timer_ms()
             return api_key in (HANDSHAKE_KEY, AUTHENTICATE_KEY) or not is_over
         if self._exchange is not None:
             self.has_failed = api_key != AUTHENTICATE_KEY
@@ -158,7 +158,7 @@ class Login:
 
     def begin(self, mechanism: str, version: int) -> ErrorCode:
         """Begin to log in, or to log in again (KIP-368). Return the error code of SaslHandshake."""
-        now = self._authenticator.clock.now_ms()
+        now = self._authenticator.clock.timer_ms()
         if self.user is not None and now - self._began_ms < LEAST_MS_BETWEEN_LOGINS:
             return ErrorCode.ILLEGAL_SASL_STATE
         if mechanism not in self._authenticator.mechanisms:
@@ -195,5 +195,5 @@ class Login:
             raise LoginRefused(text) from None
         self.user, self._exchange, self.takes_raw_tokens = user, None, False
         lifetime = self._authenticator.max_session_ms
-        self._expires_ms = self._authenticator.clock.now_ms() + lifetime if lifetime else -1.0
+        self._expires_ms = self._authenticator.clock.timer_ms() + lifetime if lifetime else -1.0
         return last, int(lifetime)

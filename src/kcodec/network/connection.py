@@ -38,7 +38,8 @@ ADDRESS_SECONDS = 5.0
 #: Share of the setup time that a login may take.
 LOGIN_SHARE = 0.9
 MAX_CORRELATION_ID = 2**31 - 1
-#: The number of connections in a row that a broker, for example one that stops, can end before their first response.
+#: Maximum number of consecutive connections without a response that are attributed to a broker that stops. After more,
+#: an error mentions the security protocol.
 SILENT_ENDS = 2
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
@@ -176,7 +177,7 @@ class Connection:
         self.is_ready = False
         self.is_closed = False
         #: Whether it has received a response since it was ready for the first time.
-        self._has_spoken = False
+        self._has_response = False
         #: By when the connection must be ready, by the client's clock.
         self.setup_deadline: float | None = None
         #: Whether the I/O loop waits for the addresses of the host.
@@ -226,7 +227,12 @@ class Connection:
             return f"; the name lookup of {self.address.host!r} has not ended"
         if self._transport is None or self.is_ready:
             return ""
-        return "; the negotiation of versions and authentication has not ended"
+        return f"; {self._setup_step} has not ended"
+
+    @property
+    def _setup_step(self) -> str:
+        is_handshake = self._tls is not None and not self._tls.is_established
+        return "the TLS handshake" if is_handshake else "the negotiation of versions and authentication"
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -459,9 +465,9 @@ class Connection:
     def _stage(self) -> str:
         if self._transport is None:
             return "no connection"
-        if self._tls is not None and not self._tls.is_established:
-            return "the connection ended during the TLS handshake (check that this listener uses TLS)"
-        return "the connection ended during the negotiation of versions and authentication"
+        step = self._setup_step
+        hint = " (check that this listener uses TLS)" if "TLS" in step else ""
+        return f"the connection ended during {step}{hint}"
 
     def _hint(self, error: BaseException | None) -> str:
         if self._transport is None or error is not None or not self._may_be_misconfigured():
@@ -478,7 +484,7 @@ class Connection:
         ends = self.network.silent_ends
         if self.address not in ends:
             return True
-        if self._has_spoken:
+        if self._has_response:
             return False
         ends[self.address] += 1
         return ends[self.address] > SILENT_ENDS
@@ -574,7 +580,7 @@ class Connection:
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
         if self.is_ready:
-            self._has_spoken = True
+            self._has_response = True
             self.network.silent_ends[self.address] = 0
         request_class = pending.kind
         try:
