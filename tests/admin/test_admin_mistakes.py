@@ -190,7 +190,7 @@ def test_a_permission_with_a_value_for_filters_is_refused(admin: Admin, change: 
 
 def test_a_negative_timestamp_is_refused(admin: Admin) -> None:
     """A broker would respond with UNSUPPORTED_VERSION."""
-    with pytest.raises(ValueError, match="a timestamp must be at least 0 ms since 1970, got -86400000"):
+    with pytest.raises(ValueError, match="offset: a timestamp must be at least 0 ms since 1970, got -86400000"):
         admin.list_offsets({ORDERS: -86_400_000})
 
 

@@ -89,7 +89,7 @@ def timestamp_of(spec: str | int) -> int:
     if number is not None and number >= min(OFFSET_SPECS.values()):
         return number
     if number is not None:
-        raise ValueError(f"a timestamp must be at least 0 ms since 1970, got {shown(number)}")
+        raise ValueError(f"offset: a timestamp must be at least 0 ms since 1970, got {shown(number)}")
     if spec not in OFFSET_SPECS:
         raise ValueError(
             f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {shown(spec)}"
