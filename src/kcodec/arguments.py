@@ -50,7 +50,7 @@ def names_of(given: Iterable[str], parameter: str) -> list[str]:
 
 def numbers_of(given: Iterable[int], parameter: str) -> list[int]:
     """Return the numbers as a list; one int is one number. Raise TypeError for text, bool and other elements."""
-    if not _is_list(given):
+    if not is_list(given):
         if (one := as_integer(given)) is not None:
             return [one]
         raise TypeError(f"{parameter}: expected an int or a list of them, got {shown(given)}")
@@ -74,7 +74,7 @@ def partitions_of(
     """
     if _is_pair(given):
         return [_partition(given, parameter)]
-    if not _is_list(given):
+    if not is_list(given):
         raise TypeError(f"{parameter}: expected TopicPartition(topic, partition) or a list of them, got {given!r}")
     return [_partition(each, parameter) for each in given]
 
@@ -90,8 +90,8 @@ def _is_pair(given: object) -> bool:
 def partitions_in(given: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:
     """Return the partitions of a call that takes them one by one, as in `pause(first, second)`. One list of them, as in
     `pause(consumer.assignment())`, is accepted, too. Raise the errors of `partitions_of`."""
-    is_list = len(given) == 1 and not isinstance(given[0], tuple) and _is_list(given[0])
-    return partitions_of(cast("Iterable[TopicPartition]", given[0] if is_list else given))
+    is_one_list = len(given) == 1 and not isinstance(given[0], tuple) and is_list(given[0])
+    return partitions_of(cast("Iterable[TopicPartition]", given[0] if is_one_list else given))
 
 
 def check_seconds(timeout: float | None, call: str) -> None:
@@ -213,7 +213,7 @@ def items_of(given: Iterable[Any], kind: Any, parameter: str) -> list[Any]:
     if isinstance(given, kind):
         return [given]
     expected = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
-    if not _is_list(given):
+    if not is_list(given):
         raise TypeError(f"{parameter}: expected {expected} or a list of them, got {given!r}")
     items = list(given)
     for item in items:
@@ -222,7 +222,8 @@ def items_of(given: Iterable[Any], kind: Any, parameter: str) -> list[Any]:
     return items
 
 
-def _is_list(given: object) -> bool:
+def is_list(given: object) -> bool:
+    """Return whether an argument means a list: an iterable that is not text."""
     return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview)
 
 

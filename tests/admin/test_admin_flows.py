@@ -490,8 +490,10 @@ class Transactions:
 def test_a_search_on_a_broker_that_does_not_exist_is_refused() -> None:
     """Otherwise, the result would be that no transaction hangs."""
     world = Transactions()
-    with pytest.raises(ValueError, match="broker_id: no broker has the id 9; the brokers are 1, 2, 3"):
+    with pytest.raises(ValueError, match="broker_id: no live broker has the id 9; the brokers are 1, 2, 3"):
         world.find(broker_id=9)
+    with pytest.raises(ValueError, match="broker_id: no live broker has the id 9"):
+        world.find(broker_id=9, partitions=[TopicPartition("orders", 0)])
     world.script.topics["orders"] = {0: 1}
     world.script.down.add(3)
     assert (world.find(broker_id=1).partitions_searched, world.find(broker_id=3).partitions_searched) == (1, 0)

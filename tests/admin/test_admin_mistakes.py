@@ -164,21 +164,21 @@ def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
     [
         (
             {"resource_type": ResourceType.ANY},
-            r"resource_type of a permission cannot be ResourceType.ANY, which is only f",
+            r"bindings: AclBinding.resource_type must not be ResourceType.ANY; only an AclFilter can contain it$",
         ),
         (
             {"operation": AclOperation.ANY},
-            r"operation of a permission cannot be AclOperation.ANY, which is only for an Ac",
+            r"bindings: AclBinding.operation must not be AclOperation.ANY; only an AclFilter can contain it$",
         ),
         (
             {"permission": AclPermission.ANY},
-            r"permission of a permission cannot be AclPermission.ANY, which is only for",
+            r"bindings: AclBinding.permission must not be AclPermission.ANY; only an AclFilter can contain it$",
         ),
         (
             {"pattern_type": PatternType.MATCH},
-            r"pattern_type of a permission cannot be PatternType.MATCH, which is only",
+            r"bindings: AclBinding.pattern_type must not be PatternType.MATCH; only an AclFilter can contain it$",
         ),
-        ({"operation": AclOperation.UNKNOWN}, r"operation of a permission cannot be AclOperation.UNKNOWN$"),
+        ({"operation": AclOperation.UNKNOWN}, r"bindings: AclBinding.operation must not be AclOperation.UNKNOWN$"),
     ],
 )
 def test_a_permission_with_a_value_for_filters_is_refused(admin: Admin, change: dict[str, Any], text: str) -> None:
@@ -190,8 +190,21 @@ def test_a_permission_with_a_value_for_filters_is_refused(admin: Admin, change: 
 
 def test_a_negative_timestamp_is_refused(admin: Admin) -> None:
     """A broker would respond with UNSUPPORTED_VERSION."""
-    with pytest.raises(ValueError, match="or milliseconds since 1970, not -86400000"):
+    with pytest.raises(ValueError, match="offset: a timestamp must be at least 0 ms since 1970, got -86400000"):
         admin.list_offsets({ORDERS: -86_400_000})
+
+
+def test_broker_ids_of_new_partitions_may_be_an_array(admin: Admin, kcodec_broker: Broker) -> None:
+    """Any iterable of iterables is accepted, as in the other calls."""
+    admin.create_topics([new_topic("orders", num_partitions=1)])
+    for count, brokers in ((2, numpy.array([[1]])), (3, ([1] for _ in range(1)))):
+        counts: Any = {"orders": (count, brokers)}
+        admin.create_partitions(counts)
+        request = kcodec_broker.wire_log.requests("CreatePartitions")[-1].request
+        assert [list(one.broker_ids) for one in request.topics[0].assignments] == [[1]]
+    both: Any = {"orders": ("4", 5)}
+    with pytest.raises(TypeError, match="counts: expected the number of partitions of topic 'orders', or a tuple"):
+        admin.create_partitions(both)
 
 
 def test_numbers_and_booleans_are_values_of_settings(admin: Admin, kcodec_broker: Broker) -> None:

@@ -250,6 +250,23 @@ def test_a_picture_can_be_written_to_a_device(tmp_path: Path) -> None:
     assert (full.status, full.err) == (ExitStatus.ERROR, "kcodec: /dev/full: no space left on device\n")
 
 
+def test_a_picture_for_stdout(tmp_path: Path) -> None:
+    ran = run("txn", "timeline", orders(tmp_path), "--svg", "-")
+    assert (ran.status, ran.err) == (
+        ExitStatus.ERROR,
+        "kcodec: -: expected the name of a file; to write the picture to stdout, use --svg /dev/stdout\n",
+    )
+    process = program("txn", "timeline", orders(tmp_path), "--svg", "/dev/stdout")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out[:4]) == (ExitStatus.OK, b"<svg")
+
+
+def test_an_error_names_the_file_that_cannot_be_created(tmp_path: Path) -> None:
+    """The name of the temporary file has no meaning for the user."""
+    ran = run("txn", "timeline", orders(tmp_path), "--svg", "/proc/x.svg")
+    assert (ran.status, ran.err) == (ExitStatus.ERROR, "kcodec: /proc/x.svg: no such file or directory\n")
+
+
 @pytest.mark.parametrize("command", [["dump", "--records"], ["cat"], ["txn", "list"]])
 def test_an_error_of_stdout_names_it(tmp_path: Path, command: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:

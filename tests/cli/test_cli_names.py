@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runner import rows, run
@@ -13,6 +14,7 @@ from log_files import partition, plain
 from kcodec.broker import Broker
 from kcodec.cli import ExitStatus
 from kcodec.cli.brokers import broker_options
+from kcodec.client import Admin, ClientQuotaEntity
 from kcodec.client.properties import properties_of_file
 
 
@@ -65,6 +67,19 @@ def test_a_setting_that_topics_do_not_have_is_not_unset(kcodec_broker: Broker) -
     assert run("topics", "config", "-b", servers, topic, "--unset", "retention.ms").err == f"{topic}: changed\n"
     assert "5000000" not in run("topics", "config", "-b", servers, topic).out
     assert run("topics", "config", "-b", servers, "nosuch", "--unset", "retention.ms").status is ExitStatus.ERROR
+
+
+def test_a_quota_that_a_broker_does_not_have_yet_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of a broker can be behind that of the controller."""
+    alice, changes = ClientQuotaEntity(user="alice"), []
+    responses: list[Any] = [{alice: {"producer_byte_rate": 5.0}}, {}, {}]
+    monkeypatch.setattr(Admin, "describe_client_quotas", lambda self, **options: responses.pop() if responses else {})
+    monkeypatch.setattr(Admin, "alter_client_quotas", lambda self, given, **options: changes.append(given))
+    call = ("quotas", "alter", "-b", "127.0.0.1:1", "--user", "alice", "--unset", "producer_byte_rate")
+    assert run(*call).status is ExitStatus.OK
+    assert (changes, responses) == ([{alice: {"producer_byte_rate": None}}], [])
+    ran = run(*call)
+    assert (ran.status, "has no quota of this name" in ran.err, len(changes)) == (ExitStatus.ERROR, True, 1)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -480,6 +481,21 @@ def test_objects_with_the_same_registry_and_prefix_share_their_metrics() -> None
         PrometheusMetrics(registry, buckets=(1.0, 2.0))
 
 
+def test_metrics_that_were_unregistered_are_registered_again() -> None:
+    """Fixtures of tests unregister all collectors of a registry, and the next test creates an object."""
+    registry = CollectorRegistry()
+    first = PrometheusMetrics(registry)
+    first.count("producer.records", 5)
+    for collector in list(registry._collector_to_names):
+        registry.unregister(collector)
+    metrics = PrometheusMetrics(registry)
+    PrometheusMetrics(registry)  # which finds the metrics in the registry
+    metrics.count("producer.records", 1)
+    metrics.latency("request", 0.5, api="FetchRequest")
+    found = scraped(generate_latest(registry).decode())
+    assert (found["kcodec_producer_records_total"], found["kcodec_request_seconds_count"]) == (6, 1)
+
+
 def test_objects_with_the_same_meter_provider_share_their_counters() -> None:
     """A meter reports only one observable counter of a name."""
     reader = InMemoryMetricReader()
@@ -493,6 +509,72 @@ def test_objects_with_the_same_meter_provider_share_their_counters() -> None:
     other = InMemoryMetricReader()
     OpenTelemetryMetrics(MeterProvider([other])).count("producer.records", 1)
     assert values(other) == {"kcodec.producer.records": 1}
+
+
+GLOBAL_PROVIDER = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from kcodec.observe.opentelemetry import OpenTelemetryMetrics
+
+reader = InMemoryMetricReader()
+provider = MeterProvider([reader])
+objects = [OpenTelemetryMetrics({first})]
+objects[0].count("producer.records", 1)
+metrics.set_meter_provider(provider)
+objects += [OpenTelemetryMetrics(), OpenTelemetryMetrics(provider)]
+for one in objects:
+    one.count("producer.records", 1)
+(resource,) = reader.get_metrics_data().resource_metrics
+print([point.value for one in resource.scope_metrics[0].metrics for point in one.data.data_points])
+"""
+
+
+@pytest.mark.parametrize("first", ["", "provider"])
+def test_objects_share_the_counters_of_the_global_provider(first: str) -> None:
+    """Also objects that were created before the program set the provider. A process can set it only once."""
+    program = GLOBAL_PROVIDER.format(first=first)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("[4]", "")
+
+
+class LockingMeter:
+    """A meter and its provider. As in the SDK, one lock is held while counters are read and while one is created."""
+
+    def __init__(self) -> None:
+        self.lock, self.creating = threading.Lock(), threading.Event()
+        self.readers: list[Any] = []
+        self.read: list[int] = []
+
+    def get_meter(self, name: str, version: str) -> LockingMeter:
+        return self
+
+    def create_observable_counter(self, name: str, callbacks: list[Any], description: str) -> object:
+        self.creating.set()
+        with self.lock:
+            self.readers += callbacks
+        return object()
+
+    def collect(self, creator: threading.Thread) -> None:
+        """Read the counters at the moment when another thread waits to create one."""
+        with self.lock:
+            self.creating.clear()
+            creator.start()
+            self.creating.wait(10)
+            self.read += [point.value for reader in self.readers for point in reader(None)]
+
+
+def test_an_export_does_not_wait_for_a_counter_that_is_created() -> None:
+    meter: Any = LockingMeter()
+    metrics = OpenTelemetryMetrics(meter)
+    metrics.count("producer.records", 3)
+    creator = threading.Thread(target=metrics.count, args=("consumer.records", 4), daemon=True)
+    exporter = threading.Thread(target=meter.collect, args=(creator,), daemon=True)
+    exporter.start()
+    exporter.join(10)
+    assert meter.read == [3]
+    creator.join(10)
+    assert len(meter.readers) == 2
 
 
 def values(reader: InMemoryMetricReader) -> dict[str, float]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,10 @@ import kcodec
 from kcodec import OffsetRange, TopicPartition
 from kcodec.client import Admin, Producer
 from kcodec.errors import BrokerError
+from kcodec.network.foreign_options import WITHOUT_COUNTERPART
 from kcodec.spark import land, map_batches, schema
 from kcodec.spark.batch_functions import options_of_source
+from kcodec.spark.client_options import why_refused
 from kcodec.spark.planner import DataLossError
 from kcodec.spark.topics import TopicSource
 from kcodec.testing.kafka import ApacheKafka
@@ -335,6 +338,20 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
             "option 'kafka.metric.reporters' has no counterpart in kcodec: leave it out$",
         ),
         (
+            {**SERVERS, "kafka.ssl.truststore.certificates": "x"},
+            "kcodec: write the certificates into a PEM file, and name the file with kafka.ssl.truststore.location$",
+        ),
+        ({**SERVERS, "kafka.ssl.keystore.key": "x"}, "PEM file, and name the file with kafka.ssl.keystore.location$"),
+        (
+            {**SERVERS, "kafka.ssl.keystore.certificate.chain": "x"},
+            "and name the file with kafka.ssl.keystore.location$",
+        ),
+        ({**SERVERS, "kafka.sasl.oauthbearer.assertion.file": "x"}, "; kcodec.token.provider names a Python function"),
+        ({**SERVERS, "kafka.ssl.provider": "x"}, "in kcodec: TLS is that of Python's ssl module; leave it out$"),
+        ({**SERVERS, "kafka.debug": "all"}, "in kcodec: set the level of the logger kcodec, one of Python's loggers$"),
+        ({**SERVERS, "kafka.socket.max.fails": "1"}, "no response within kafka.request.timeout.ms$"),
+        ({**SERVERS, "kafka.queue.buffering.max.messages": "1"}, "no counterpart in kcodec: leave it out$"),
+        (
             {**SERVERS, "kafka.config.providers": "x"},
             "'kafka.config.providers' has no counterpart in kcodec: read files",
         ),
@@ -358,6 +375,14 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
 def test_options_that_are_invalid(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         TopicSource.of(options)
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+def test_no_error_about_a_foreign_option_names_python(is_write: bool) -> None:
+    """A user of Spark has no keyword arguments, and no options with underscores."""
+    for option in WITHOUT_COUNTERPART:
+        text = why_refused(option, is_write=is_write) or ""
+        assert text and not re.search(r"=|\w\(|\b[a-z]+_[a-z]+", text), (option, text)
 
 
 @pytest.mark.parametrize("source", [["a", "b"], ("a", "b"), {"subscribe": ["a", "b"]}, {"SUBSCRIBE": ("a", "b")}])

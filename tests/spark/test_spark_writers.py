@@ -347,6 +347,11 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
         ),
         ({**SERVERS, "kafka.send.buffer.bytes": "1"}, "'kafka.send.buffer.bytes' has no counterpart in kcodec: the"),
         ({**SERVERS, "kafka.fetch.min.bytes": "1"}, "option 'kafka.fetch.min.bytes' is for reading: leave it out$"),
+        (
+            {**SERVERS, "kafka.metrics": "x"},
+            "'kafka.metrics' is a Python object in kcodec, which Spark cannot pass: leave",
+        ),
+        ({**SERVERS, "kafka.queue.buffering.max.messages": "1"}, "kafka.buffer.memory bounds the bytes of the buffer$"),
         ({**SERVERS, "kafka.client.rack": "a"}, "option 'kafka.client.rack' is for reading: leave it out$"),
         ({**SERVERS, "kafka.sasl.login.callback.handler.class": "x"}, "has no meaning here: kcodec.token.provider"),
         ({}, "the writer has no options: a table of kcodec can only be read"),

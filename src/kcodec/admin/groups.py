@@ -27,7 +27,7 @@ from kcodec.cluster.retry_routes import CoordinatorOf, EachBroker, EachCoordinat
 from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, offset_commit_handler, offset_fetch_handler, value_of
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_assignment
 from kcodec.consumer.lag import PartitionLag, partition_lags
-from kcodec.errors import DecodeError, RequestTimedOutError, TransportError, UnsupportedError
+from kcodec.errors import DecodeError, TransportError, UnsupportedError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.protocol import messages
@@ -186,11 +186,7 @@ def describe_groups(
             outcome.results |= found.results
             outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
             # Without a response, it is unknown whether the group exists.
-            outcome.errors |= {
-                name: error
-                for name, error in found.errors.items()
-                if isinstance(error, TransportError | RequestTimedOutError)
-            }
+            outcome.errors |= {name: error for name, error in found.errors.items() if isinstance(error, TransportError)}
     return {name: outcome.value()[name] for name in requested}
 
 

@@ -147,8 +147,8 @@ def find_hanging_transactions(
         cluster allows.
     now: Time from which ages are computed, in ms since 1970. None: the time of this machine.
 
-    Raise BrokerError or TransportError if the topics cannot be listed, and ValueError if no broker has the id
-    `broker_id`. All other failures are in `errors` of the result.
+    Raise BrokerError or TransportError if the topics cannot be listed, and ValueError if no live broker has the
+    id `broker_id`. All other failures are in `errors` of the result.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)
@@ -206,7 +206,9 @@ def _partitions(
 ) -> Flow[list[TopicPartition]]:
     """Return the partitions to search. A topic that cannot be described is recorded as an error."""
     if partitions is not None:
-        return partitions_of(partitions)
+        given = partitions_of(partitions)
+        yield from _check_broker(context, broker_id, deadline)
+        return given
     names = None if topics is None else names_of(topics, "topics")
     try:
         described: dict[str, TopicDescription] = yield from describe_topics(context, names, timeout=deadline.share(5))
@@ -219,14 +221,21 @@ def _partitions(
         for one in topic.partitions
         if broker_id is None or broker_id in one.replicas
     ]
-    if broker_id is not None and not found:
-        yield from context.cluster.refresh(context.call_timeout(deadline))
-        brokers = sorted(context.cluster.brokers)
-        if broker_id not in brokers:
-            raise ValueError(
-                f"broker_id: no broker has the id {broker_id}; the brokers are {', '.join(map(str, brokers))}"
-            )
+    if not found:
+        yield from _check_broker(context, broker_id, deadline)
     return found
+
+
+def _check_broker(context: CallContext, broker_id: int | None, deadline: Deadline) -> Flow[None]:
+    """Raise ValueError if no live broker has this id. None is valid."""
+    if broker_id is None or broker_id in context.cluster.brokers:
+        return
+    yield from context.cluster.refresh(context.call_timeout(deadline))
+    brokers = sorted(context.cluster.brokers)
+    if broker_id not in brokers:
+        raise ValueError(
+            f"broker_id: no live broker has the id {broker_id}; the brokers are {', '.join(map(str, brokers))}"
+        )
 
 
 @dataclass(frozen=True)

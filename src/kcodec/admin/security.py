@@ -276,8 +276,8 @@ def _check_complete(binding: AclBinding) -> None:
     ):
         value: IntEnum = getattr(binding, name)
         if value in only_filters or value.value == 0:
-            use = "" if value.value == 0 else ", which is only for an AclFilter"
-            raise ValueError(f"bindings: {name} of a permission cannot be {type(value).__name__}.{value.name}{use}")
+            use = "" if value.value == 0 else "; only an AclFilter can contain it"
+            raise ValueError(f"bindings: AclBinding.{name} must not be {type(value).__name__}.{value.name}{use}")
 
 
 def acl_creation(binding: AclBinding) -> Any:

@@ -10,7 +10,7 @@ from uuid import UUID
 from kcodec.admin.checks import by_name
 from kcodec.admin.security import operations_of
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
-from kcodec.arguments import items_of, names_of, numbers_of
+from kcodec.arguments import is_list, items_of, names_of, numbers_of
 from kcodec.cluster.retry_driver import (
     UNKNOWN_TOPIC_PATIENCE_SECONDS,
     ApiHandler,
@@ -256,18 +256,17 @@ def create_partitions(
 def _more_partitions(name: str, wanted: Any) -> Any:
     pair = wanted if isinstance(wanted, tuple | list) and len(wanted) == 2 else (wanted, None)
     count = as_integer(pair[0])
-    brokers: Any = pair[1]
-    is_list = not isinstance(brokers, str) and isinstance(brokers, Sequence)
-    lists: list[Any] = list(brokers) if is_list else []
-    if brokers is not None and (not is_list or any(as_integer(one) is not None for one in lists)):
-        raise TypeError(
-            f"counts: expected the broker ids of each new partition of topic {name!r} as a list of lists, got "
-            f"{shown(brokers)}"
-        )
     if count is None:
         raise TypeError(
             f"counts: expected the number of partitions of topic {name!r}, or a tuple of this number and the broker "
             f"ids of the new partitions, got {shown(wanted)}"
+        )
+    brokers: Any = pair[1]
+    lists: list[Any] = list(brokers) if is_list(brokers) else []
+    if brokers is not None and (not is_list(brokers) or any(as_integer(one) is not None for one in lists)):
+        raise TypeError(
+            f"counts: expected the broker ids of each new partition of topic {name!r} as a list of lists, got "
+            f"{shown(brokers)}"
         )
     assignments = (
         None

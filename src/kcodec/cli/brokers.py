@@ -141,14 +141,19 @@ def usage_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def partial_results(call: Callable[[], dict[Any, Any]], output: Output) -> tuple[dict[Any, Any], ExitStatus]:
-    """Return the results of a call on several items. Report errors on stderr; the status is then ERROR."""
+def partial_results(
+    call: Callable[[], dict[Any, Any]], output: Output, results_of: Callable[[Any], dict[Any, Any]] = dict
+) -> tuple[dict[Any, Any], ExitStatus]:
+    """Return the results of a call on several items. Report errors on stderr; the status is then ERROR.
+
+    results_of: Function that returns the results of the call from those of its AdminError.
+    """
     from kcodec.client import AdminError
 
     try:
         return call(), ExitStatus.OK
     except AdminError as error:
-        return error.results, say_errors(error.errors, output)
+        return results_of(error.results), say_errors(error.errors, output)
 
 
 def say_errors(errors: Mapping[Any, Any], output: Output) -> ExitStatus:

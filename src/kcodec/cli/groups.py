@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results, refuse_names, say_errors
+from kcodec.cli.brokers import add_broker_options, make_admin, needs_names, partial_results, refuse_names
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser
 from kcodec.cli.render import Cell, attributes, counted, time_text, write_items, write_rows
@@ -75,12 +75,8 @@ def _listed(
 ) -> tuple[dict[str, GroupListing], ExitStatus]:
     """Return the groups by id. Report brokers that did not respond, and return the groups of the others."""
     from kcodec.admin.groups import by_group_id
-    from kcodec.errors import AdminError
 
-    try:
-        return admin.list_groups(states=states, types=types), ExitStatus.OK
-    except AdminError as error:
-        return by_group_id(error.results), say_errors(error.errors, output)
+    return partial_results(lambda: admin.list_groups(states=states, types=types), output, by_group_id)
 
 
 def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ EXAMPLES = (
         "only check it", "kcodec quotas alter -b localhost:9092 --user '' --set request_percentage=50 --validate-only"
     ),
 )
+#: How long a quota is looked up before --unset is refused, and the pause between two look-ups, in seconds.
+LOOKUP_SECONDS, LOOKUP_PAUSE_SECONDS = 1.0, 0.1
 
 
 def parser() -> Parser:
@@ -94,18 +97,28 @@ def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 
 def _check_existing(admin: Admin, entity: ClientQuotaEntity, names: list[str]) -> None:
-    """Raise CommandError for a quota that the clients do not have. A broker would accept its removal."""
+    """Raise CommandError for a quota that the clients do not have. A broker would accept its removal.
+
+    The metadata of a broker can be behind that of the controller. A quota that was just set may not be found at once.
+    """
     from kcodec.errors import AuthorizationError
 
-    try:
-        found = admin.describe_client_quotas(user=entity.user, client_id=entity.client_id, ip=entity.ip, strict=True)
-    except AuthorizationError:
-        return  # a user may change quotas without the permission to describe them
-    existing = found.get(entity, {})
-    for name in names:
-        if name not in existing:
-            hint = nearest(name, existing) if existing else ""
-            raise CommandError(f"--unset {name}: {entity} has no quota of this name{hint}")
+    deadline = time.monotonic() + LOOKUP_SECONDS
+    while True:
+        try:
+            found = admin.describe_client_quotas(
+                user=entity.user, client_id=entity.client_id, ip=entity.ip, strict=True
+            )
+        except AuthorizationError:
+            return  # a user may change quotas without the permission to describe them
+        existing = found.get(entity, {})
+        missing = [name for name in names if name not in existing]
+        if not missing:
+            return
+        if time.monotonic() >= deadline:
+            hint = nearest(missing[0], existing) if existing else ""
+            raise CommandError(f"--unset {missing[0]}: {entity} has no quota of this name{hint}")
+        time.sleep(LOOKUP_PAUSE_SECONDS)
 
 
 def _number(name: str, value: Any) -> float:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that ``kcodec convert`` writes: each appears complete, by a rename, or not at all."""
+"""Files that ``kcodec convert`` and ``kcodec txn timeline --svg`` write: each appears complete, by a rename, or not at
+all."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ class UnbufferedFile(io.FileIO):
 
     def write(self, data: Buffer, /) -> int:
         """Write all bytes, and return their number."""
-        with memoryview(data).cast("B") as view, self.named_errors():
+        with memoryview(data).cast("B") as view, named_errors(self._output_path):
             position = 0
             while position < view.nbytes:
                 position += super().write(view[position:]) or 0
@@ -93,27 +94,30 @@ class UnbufferedFile(io.FileIO):
 
     def sync(self) -> None:
         """Wait until the operating system has stored the bytes. Some file systems report a full disk only now."""
-        with self.named_errors():
+        with named_errors(self._output_path):
             os.fsync(self.fileno())
-
-    @contextlib.contextmanager
-    def named_errors(self) -> Iterator[None]:
-        """Raise an OSError of the block as the same error with the name of the output file."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._output_path)) from error
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[UnbufferedFile]:
+def named_errors(output_path: Path) -> Iterator[None]:
+    """Raise an OSError of the block as the same error with the name of the output file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(output_path)) from error
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, for_stdout: str = "") -> Iterator[UnbufferedFile]:
     """Return a file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
+
+    for_stdout: End of the error about the name "-".
 
     Other users that can write to the directory can neither foresee its name nor put anything in its place before it is
     opened: it is written through this one descriptor.
     """
     if path == Path("-"):
-        raise CommandError("-: expected the name of a file; to write records to stdout, use `kcodec cat`")
+        raise CommandError(f"-: expected the name of a file{for_stdout}")
     if path.is_dir():
         raise CommandError(f"{path} is a directory: expected the name of a file")
     if path.exists() and not path.is_file():
@@ -129,12 +133,15 @@ def atomic_file(path: Path) -> Iterator[UnbufferedFile]:
     scratch = folder / f".{path.name[:100]}.{secrets.token_hex(16)}.unfinished"
     try:  # from here on: an interrupt can come between the call that makes the file and the next line
         # As open() makes files, with the permissions that the umask leaves.
-        with UnbufferedFile(os.open(scratch, SCRATCH_FLAGS, 0o666), path) as file:
+        with named_errors(path):
+            descriptor = os.open(scratch, SCRATCH_FLAGS, 0o666)
+        with UnbufferedFile(descriptor, path) as file:
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)  # the new file is not more accessible than the old one
             yield file
             file.sync()  # after the rename the bytes cannot be lost any more, nor the name
-        scratch.replace(path)  # after the file was closed: Windows renames no open file
+        with named_errors(path):
+            scratch.replace(path)  # after the file was closed: Windows renames no open file
         if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
             _sync_directory(folder)
     finally:
@@ -163,7 +170,10 @@ def _sync_directory(path: Path) -> None:
 @contextlib.contextmanager
 def sink_of(kind: str, path: Path, wanted: SinkOptions) -> Iterator[Sink]:
     """Return a sink of this format for `path`."""
-    with atomic_file(path) as file, _OPENERS[kind](file, wanted) as sink:
+    with (
+        atomic_file(path, "; to write records to stdout, use `kcodec cat`") as file,
+        _OPENERS[kind](file, wanted) as sink,
+    ):
         yield sink
 
 

@@ -23,6 +23,8 @@ from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of_dir
 from kcodec.errors import DecodeError
 from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState, partition_transactions
 
+#: End of the error about `--svg -`.
+FOR_STDOUT = "; to write the picture to stdout, use --svg /dev/stdout"
 DESCRIPTION = (
     "Shows which transactions are open, which of them blocks the last stable offset, and the command that ends this "
     "transaction. read_committed consumers wait until it ends. For files (partition directories, segments, a log "
@@ -137,7 +139,7 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     path = Path(options.svg)
     data = picture.encode()
     is_special = path.exists() and not (path.is_file() or path.is_dir())  # such as a pipe, which is not replaced
-    with UnbufferedFile(path, path) if is_special else atomic_file(path) as file:
+    with UnbufferedFile(path, path) if is_special else atomic_file(path, FOR_STDOUT) as file:
         file.write(data)
     output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {len(data):,} bytes")
     return ExitStatus.OK

@@ -88,6 +88,8 @@ def timestamp_of(spec: str | int) -> int:
     number = as_integer(spec)
     if number is not None and number >= min(OFFSET_SPECS.values()):
         return number
+    if number is not None:
+        raise ValueError(f"offset: a timestamp must be at least 0 ms since 1970, got {shown(number)}")
     if spec not in OFFSET_SPECS:
         raise ValueError(
             f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {shown(spec)}"

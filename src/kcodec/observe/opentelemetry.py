@@ -33,14 +33,23 @@ class _Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
+        #: Protects `sums`. The meter calls the readers of counters while it holds its own lock, which it also takes to
+        #: create an instrument. Therefore, no instrument is created under this lock, and no reader takes the other one.
         self.lock = threading.Lock()
+        self.creation_lock = threading.Lock()
         self.by_name: dict[str, Any] = {}
         #: Counter -> its labels -> its sum. The meter reads the sums: a call of its counters takes ten times as long.
         self.sums: dict[str, dict[tuple[tuple[str, object], ...], int]] = {}
 
 
+class _GlobalProvider:
+    """Key of the instruments of the global meter provider: the API has a proxy for it until a program sets it, and the
+    instruments of the proxy then belong to the provider that was set."""
+
+
+_GLOBAL = _GlobalProvider()
 #: Meter provider -> its instruments.
-_INSTRUMENTS: weakref.WeakKeyDictionary[MeterProvider, _Instruments] = weakref.WeakKeyDictionary()
+_INSTRUMENTS: weakref.WeakKeyDictionary[MeterProvider | _GlobalProvider, _Instruments] = weakref.WeakKeyDictionary()
 _INSTRUMENTS_LOCK = threading.Lock()
 
 
@@ -61,12 +70,15 @@ class OpenTelemetryMetrics:
             from opentelemetry.metrics import Observation, get_meter_provider
         except ImportError as error:
             raise ImportError(MISSING.format("OpenTelemetryMetrics")) from error
-        provider = get_meter_provider() if meter_provider is None else meter_provider
+        global_provider = get_meter_provider()
+        provider = global_provider if meter_provider is None else meter_provider
         self._observation = Observation
         with _INSTRUMENTS_LOCK:
-            found = _INSTRUMENTS.get(provider)
+            # A program may have passed the provider to an earlier object, before it set it as the global one.
+            found = (_INSTRUMENTS.get(_GLOBAL) if provider is global_provider else None) or _INSTRUMENTS.get(provider)
             if found is None:
-                found = _INSTRUMENTS[provider] = _Instruments(provider.get_meter("kcodec", kcodec.__version__))
+                found = _Instruments(provider.get_meter("kcodec", kcodec.__version__))
+                _INSTRUMENTS[_GLOBAL if provider is global_provider else provider] = found
         self._instruments = found
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
@@ -92,7 +104,7 @@ class OpenTelemetryMetrics:
         instruments = self._instruments
         found = instruments.by_name.get(name)
         if found is None:
-            with instruments.lock:
+            with instruments.creation_lock:
                 found = instruments.by_name.get(name)  # another thread may have created it
                 if found is None:
                     found = instruments.by_name[name] = self._made(kind, name, labels)

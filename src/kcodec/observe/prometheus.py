@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kcodec.observe.names import metric_of
@@ -80,6 +81,11 @@ class PrometheusMetrics:
                 f"buckets: the metrics with the prefix {prefix!r} in this registry have the buckets "
                 f"{registered.buckets}, not {given}; pass another prefix or registry"
             )
+        with registered.lock:
+            for _, metric in registered.metrics.values():
+                # A program may have unregistered it. ValueError: it is still in the registry.
+                with suppress(ValueError):
+                    self._registry.register(metric)
         self._registered = registered
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:

@@ -29,6 +29,41 @@ PROVIDED = {
 #: Options of Java's producer that kcodec's transactions do not have, because their value is fixed.
 ONLY_WRITE = frozenset({"acks", "enable_idempotence"})
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LEAVE_OUT = "leave it out"
+_LOGGING = "set the level of the logger kcodec, one of Python's loggers"
+_PEM = "write {} into a PEM file, and name the file with kafka.{}"
+_CERTIFICATES = _PEM.format("the certificates", "ssl.truststore.location")
+_KEY = _PEM.format("the private key and its certificates", "ssl.keystore.location")
+_PROVIDER = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
+_TLS = "TLS is that of Python's ssl module; leave it out"
+_TOKEN = "kcodec.token.provider names a Python function that returns the token"
+_OIDC = f"only client credentials with a secret are built in (KIP-768); {_TOKEN}"
+_VERSIONS = "TLS 1.2 and 1.3 are enabled; leave it out"
+#: Options of other clients, by their names with underscores, and what a user of Spark can do. The general texts
+#: (kcodec.network.foreign_options) name arguments and methods of Python.
+_IN_SPARK = {
+    **dict.fromkeys(("debug", "log_cb", "log_connection_close", "log_level", "log_queue", "log_thread_name"), _LOGGING),
+    "logger": _LOGGING,
+    **dict.fromkeys(("ssl_truststore_certificates", "ssl_ca_pem"), _CERTIFICATES),
+    **dict.fromkeys(("ssl_keystore_certificate_chain", "ssl_certificate_pem"), _KEY),
+    **dict.fromkeys(("ssl_keystore_key", "ssl_key_pem"), _KEY),
+    **dict.fromkeys(("ssl_enabled_protocols", "ssl_protocol"), _VERSIONS),
+    "https_ca_pem": _PEM.format("the certificates", "sasl.oauthbearer.ssl.cafile"),
+    "enable_sasl_oauthbearer_unsecure_jwt": _TOKEN,
+    "oauth_cb": _TOKEN,
+    "oauthbearer_token_refresh_cb": _TOKEN,
+    "sasl_client_callback_handler_class": _PROVIDER,
+    "sasl_jaas_config": _PROVIDER,
+    "sasl_login_callback_handler_class": _PROVIDER,
+    "sasl_login_class": _PROVIDER,
+    "sasl_oauthbearer_config": _TOKEN,
+    "sasl_oauthbearer_method": f"kafka.sasl.oauthbearer.token.endpoint.url selects OIDC; {_TOKEN}",
+}
+#: Names in Spark that differ from those of the options of kcodec.
+_SPARK_NAMES = {"ssl_cafile": "kafka.ssl.truststore.location", "ssl_certfile": "kafka.ssl.keystore.location"}
+#: What only a program in Python can use: a keyword argument, a call, a name of a module.
+_PYTHON = re.compile(r"=|\w\(|kcodec\.[a-z_]")
+_OPTION_NAME = re.compile(r"\b[a-z]+(?:_[a-z0-9]+)+\b")
 
 
 def client_option(name: str, value: Any) -> dict[str, Any]:
@@ -51,20 +86,37 @@ def client_option(name: str, value: Any) -> dict[str, Any]:
 
 def why_refused(option: str, *, is_write: bool) -> str | None:
     """Return why an option of a Kafka client, by its name in kcodec, is not an option of a read or a write; None if it
-    is unknown. Spark's own source and sink pass any option to Java's clients, which ignore those of each other."""
+    is unknown. Spark passes every option to Java's clients. A consumer ignores the options of a producer, and the
+    reverse."""
     is_of_write = option in WriterOptions.__annotations__ or option in ONLY_WRITE
     is_of_read = option in ReadTopicOptions.__annotations__ or option in ConsumerOptions.__annotations__
     if is_of_write and not is_write:
-        return "is for writing: leave it out"
+        return f"is for writing: {LEAVE_OUT}"
     if is_of_read and is_write:
-        return "is for reading: leave it out"
+        return f"is for reading: {LEAVE_OUT}"
     if is_of_read:
         return "has no meaning here: it is for consumers, and partitions are read without one"
     reason = instead_of(option)
     if reason is None:
         return None
-    # Some reasons name arguments and methods of Python, which a reader of Spark does not have.
-    return "has no counterpart in kcodec: " + ("leave it out" if re.search(r"=|\(\)", reason) else reason)
+    return f"has no counterpart in kcodec: {_in_spark(option, reason, is_write=is_write)}"
+
+
+def _in_spark(option: str, reason: str, *, is_write: bool) -> str:
+    """Return what to use in place of an option of another client, with the names of Spark's options.
+
+    reason: The text for programs in Python.
+    """
+    if option in _IN_SPARK:
+        return _IN_SPARK[option]
+    if "sasl_oauthbearer" in option and "KIP-768" in reason:
+        return _OIDC
+    if "ssl_context=" in reason:
+        return _TLS
+    known = (WriterOptions if is_write else ReadTopicOptions).__annotations__
+    if _PYTHON.search(reason) or not known.keys() >= set(_OPTION_NAME.findall(reason)):
+        return LEAVE_OUT
+    return _OPTION_NAME.sub(lambda name: _SPARK_NAMES.get(name[0], "kafka." + name[0].replace("_", ".")), reason)
 
 
 def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from kcodec.client import Producer, WriterOptions
 from kcodec.errors import EncodeError, KcodecError
 from kcodec.producer.options import take_options
-from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, why_refused, with_credentials
+from kcodec.spark.client_options import LEAVE_OUT, TOKEN_PROVIDER, client_option, why_refused, with_credentials
 from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
 from kcodec.spark.offset_options import STRATEGIES
 from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
@@ -137,7 +137,9 @@ def _producer_options(name: str, value: Any) -> dict[str, Any]:
         if folded in OF_TOPICS:
             raise ValueError(f"option {name!r} is for reading: set the option 'topic' to write to a topic")
         if folded in PLANNING_OPTIONS or folded in FILE_OPTIONS or folded in FOREIGN_BY_FOLDED_NAME:
-            raise ValueError(f"option {name!r} is for reading: leave it out")
+            raise ValueError(f"option {name!r} is for reading: {LEAVE_OUT}")
+        if ours == "metrics":
+            raise ValueError(f"option {name!r} is a Python object in kcodec, which Spark cannot pass: {LEAVE_OUT}")
         reason = why_refused(ours, is_write=True)
         if reason is not None:
             raise ValueError(f"option {name!r} {reason}")
