@@ -363,6 +363,10 @@ def test_a_topic_with_several_partitions_that_is_deleted_in_a_stream(
     if is_created:
         streams.kafka.create_topic(topic, partitions=2)
         streams.send(topic, 2, 3)
+    else:  # the controller has responded, and the broker removes the partitions a moment later
+        while topic in streams.admin.list_topics():
+            time.sleep(0.05)
+        time.sleep(0.5)
     with pytest.raises(DataLossError, match="created again" if is_created else "does not exist any more"):
         strict.latest_offset(start)
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
