@@ -166,10 +166,10 @@ def test_ctrl_c_in_the_io_loop_is_not_logged_as_a_failure(
 def test_a_second_ctrl_c_while_a_consumer_closes_logs_no_failure(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic()
     program = f"""
-import asyncio
+import asyncio, sys
 from kcodec.client import aio
 async def main():
-    async with aio.Consumer(bootstrap_servers={kcodec_broker.bootstrap_servers!r}, group_id="ctrl-c") as consumer:
+    async with aio.Consumer(bootstrap_servers={kcodec_broker.bootstrap_servers!r}, group_id=sys.argv[1]) as consumer:
         await consumer.subscribe([{topic!r}])
         while not consumer.assignment():
             await consumer.poll(0.1)
@@ -178,9 +178,9 @@ async def main():
 asyncio.run(main())
 """
     for pause in (0.002, 0.005, 0.01):
-        child = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        # After a second Ctrl-C, a member can stay in its group, so each program has its own.
+        command = [sys.executable, "-c", program, f"ctrl-c-{pause}"]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert child.stdout is not None
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
