@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from interrupted_calls import interrupted
 
 from kcodec.flow import Call, CancelledFlow, Flow, Signal, Sleep, StartCall, Task, Wait, call, join, sleep, spawn, wait
 from kcodec.network.scheduler import Scheduler
@@ -159,6 +161,65 @@ def test_an_effect_that_cannot_begin_fails_its_flow_only(is_caught: bool) -> Non
     script.run(5.0)
     assert other.done and other.error is None
     assert task.result == "ended" if is_caught else isinstance(task.error, TypeError)
+
+
+def test_an_interruption_ends_its_flow_and_no_other() -> None:
+    script = Script()
+    closed: list[str] = []
+
+    def interrupted_flow() -> Flow[None]:
+        try:
+            yield from sleep(1.0)
+            raise KeyboardInterrupt
+        finally:
+            closed.append("interrupted")
+
+    def other() -> Flow[float]:
+        yield from sleep(1.0)
+        yield from sleep(1.0)
+        return script.now
+
+    def waiting(task: Task[None]) -> Flow[str]:
+        try:
+            yield from join(task)
+        except CancelledFlow as error:
+            return str(error)
+        return "no error"
+
+    interrupted_task = script.scheduler.spawn(interrupted_flow(), "first")
+    others = [script.scheduler.spawn(other(), "second"), script.scheduler.spawn(waiting(interrupted_task), "third")]
+    with pytest.raises(KeyboardInterrupt):
+        script.run(5.0)
+    assert closed == ["interrupted"] and interrupted_task.done
+    script.run(5.0)
+    assert [task.result for task in others] == [2.0, "first was interrupted by KeyboardInterrupt()"]
+
+
+def test_flows_that_are_interrupted_anywhere_all_end() -> None:
+    for at in itertools.count():
+        script = Script()
+
+        def child() -> Flow[int]:
+            yield from sleep(0.0)
+            return 1
+
+        def parent(tasks: list[Task[Any]]) -> Flow[int]:
+            task = yield from spawn(child(), "child")
+            yield from wait(Signal(), 0.0)
+            tasks.append(task)
+            return (yield from join(task))
+
+        tasks: list[Task[Any]] = []
+        tasks += [script.scheduler.spawn(parent(tasks), "parent"), script.scheduler.spawn(child(), "other")]
+        is_interrupted = interrupted(script.scheduler.run_ready, at)
+        script.run(1.0)
+        for task in tasks:
+            task.cancel()
+            assert task.done, f"at {at}: {task.name}"
+        if not is_interrupted:
+            break
+    assert at > 20
+    assert [task.result for task in tasks] == [1, 1, 1]
 
 
 def test_an_error_that_is_not_joined_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler
-from kcodec.flow import Flow, Signal, Task, join, spawn
+from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
 Partitions = Iterable[TopicPartition]
@@ -93,6 +93,8 @@ class SelectionCalls:
         self._lock_holder: object | None = None
         #: The flows in which members leave. An interrupted call does not end its flow, and `close` waits for it.
         self._leaving: dict[Membership, Task[None]] = {}
+        #: The members that may still be in their group.
+        self._members: list[Membership] = []
 
     def subscribe(
         self,
@@ -139,6 +141,7 @@ class SelectionCalls:
         if membership is None:
             self._selections += 1
             membership = self.membership = self._new_membership()
+            self._members.append(membership)
             flows = {"membership": membership.run(), "watch membership": self._watch(lambda: membership.changed)}
             for name, flow in flows.items():
                 self.membership_tasks.append((yield from spawn(self._guarded(flow), name)))
@@ -321,23 +324,25 @@ class SelectionCalls:
     def leave_forgotten(self) -> Flow[None]:
         """Leave the group without a commit and without callbacks, because the application has dropped the consumer
         without closing it. Nothing is known about the records that it has processed."""
-        membership, self.membership = self.membership, None
+        self.membership = None
         deadline = self._clock() + LEAVING_SECONDS
-        if membership is not None:
+        for membership in list(self._members):
             yield from self._leave(membership, deadline, "the application did not close the consumer")
         yield from self._end_leaving(deadline)
 
     def _leave(self, membership: Membership, deadline: float, reason: str) -> Flow[None]:
         """Let a member leave its group. If another call has begun this, do nothing."""
-        if membership in self._leaving:
+        if membership in self._leaving or membership not in self._members:
             return
         flow = membership.leave(max(deadline - self._clock(), 0.0), reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
-        task.when_done(lambda _: self._forget_leaving(membership))
+        task.when_done(lambda task: self._note_left(membership, task))
         yield from join(task)
 
-    def _forget_leaving(self, membership: Membership) -> None:
+    def _note_left(self, membership: Membership, task: Task[None]) -> None:
         self._leaving.pop(membership, None)
+        if not isinstance(task.error, CancelledFlow):  # otherwise, Ctrl-C in asyncio has interrupted it
+            self._members.remove(membership)
 
     def _end_leaving(self, deadline: float) -> Flow[None]:
         """Wait until no member is leaving any more, because their requests need the connections of this client."""

@@ -83,12 +83,13 @@ class AsyncioLoop(IoLoop):
         def ended(task: Task[T]) -> None:
             if not waiter.done():
                 pass_on(task, waiter, self._error)
+                waiter.exception()  # retrieved, also if the caller is cancelled or interrupted in this moment
 
         task = self.client.scheduler.spawn(flow, "call")
         task.when_done(ended)
         self._running.add(waiter)
-        self.turn()
         try:
+            self.turn()
             if timeout is None:
                 return await waiter
             # Not wait_for, which loses a cancellation in the moment in which the flow ends, before Python 3.12.
@@ -99,8 +100,6 @@ class AsyncioLoop(IoLoop):
                 return waiter.result()  # of this moment, or such an error
             raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}") from error
         finally:
-            if waiter.done() and not waiter.cancelled():
-                waiter.exception()  # retrieved, also if the caller is cancelled in this moment
             self._running.discard(waiter)
             if not task.done:
                 task.cancel()
@@ -240,15 +239,16 @@ class AsyncioLoop(IoLoop):
         """Run the flows that are ready, and schedule the next wakeup. A call within this call does nothing."""
         if self._is_turning or self._is_closing or self._error is not None or self._loop is None:
             return
-        self._is_turning = True
         try:
+            self._is_turning = True
             self.client.scheduler.run_ready()
         except BaseException as error:  # calls that wait must end with it
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                self._loop.call_soon(self.turn)  # the other flows continue, so that a consumer can leave its group
+                raise  # Ctrl-C ends the program, as in any other callback of the event loop
             self._error = error
             self.client.crash(error)
             self._give_up(error)
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise  # Ctrl-C ends the program, as in any other callback of the event loop
             return
         finally:
             self._is_turning = False
@@ -262,8 +262,8 @@ class AsyncioLoop(IoLoop):
     def _timer_fired(self) -> None:
         """Run the flows. A timer is kept when its wakeup is no longer necessary, for example after the response to a
         request. A timer that fires without effect costs less than a new timer after each event."""
+        self._timer_due = _NEVER  # first: a Ctrl-C in between must not prevent the next timer
         self._timer = None
-        self._timer_due = _NEVER
         if not self.is_closed:  # nor is this a forked child, whose event loop has a copy of the timer
             self.turn()
 
@@ -368,7 +368,11 @@ class _Protocol(asyncio.BufferedProtocol):
         return self._connection.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._connection.received(nbytes)
+        try:
+            self._connection.received(nbytes)
+        except (KeyboardInterrupt, SystemExit):
+            self._connection.close(TransportError("the program was interrupted while a response was read"))
+            raise
         self._io_loop.turn()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -184,7 +184,8 @@ class Scheduler:
             if not ready:
                 return
             for _ in range(len(ready)):
-                ready.popleft()()
+                ready[0]()  # removed afterwards, so that a Ctrl-C before its first line does not lose it
+                ready.popleft()
 
     def next_wakeup(self) -> float | None:
         """Return the time at which run_ready must be called again; None if only an event requires a call."""
@@ -219,10 +220,14 @@ class Scheduler:
 
     def _cancel(self, task: Task[Any]) -> None:
         suspension = self._suspensions.pop(task, None)
-        if suspension is None:
+        if suspension is not None:
+            suspension.abandon()
+        elif getattr(task.flow, "gi_running", False):
             raise RuntimeError(f"the flow {task.name!r} cannot cancel itself while it runs")
-        suspension.abandon()
-        error: BaseException = CancelledFlow(f"{task.name} was cancelled")
+        self._end(task, "was cancelled")
+
+    def _end(self, task: Task[Any], why: str) -> None:
+        error: BaseException = CancelledFlow(f"{task.name} {why}")
         try:
             task.flow.close()
         except KcodecError as outcome:  # what its caller must know, such as that the outcome is unknown
@@ -231,9 +236,9 @@ class Scheduler:
 
     def advance(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
         """Resume a flow with the result that it waited for, and begin its next effect."""
-        if self._suspensions.pop(task, None) is None:
-            return
         try:
+            if self._suspensions.pop(task, None) is None:
+                return
             while True:
                 effect = task.flow.send(value) if error is None else task.flow.throw(error)
                 value = error = None
@@ -244,21 +249,26 @@ class Scheduler:
                     self._start_call(effect)
                     continue
                 break
-        except StopIteration as stop:
-            task.finish(stop.value, None)
-        except Exception as failure:
-            if not task.is_observed:
-                log.error(
-                    "%s ended with an error that no caller was waiting for: %s", task.name, failure, exc_info=failure
-                )
-            task.finish(None, failure)
-        else:
             suspension = _Suspension(self, task)
             self._suspensions[task] = suspension
             try:
                 suspension.cancel = self._begin(effect, suspension)
             except Exception as failure:  # noqa: BLE001  it is raised in the flow, and the others continue
                 suspension.resume(None, failure)
+        except StopIteration as stop:
+            task.finish(stop.value, None)
+        except Exception as failure:
+            if not (task.is_observed or isinstance(failure, CancelledFlow)):
+                log.error(
+                    "%s ended with an error that no caller was waiting for: %s", task.name, failure, exc_info=failure
+                )
+            task.finish(None, failure)
+        except BaseException as interruption:  # such as KeyboardInterrupt; other flows may wait for this one
+            begun = self._suspensions.pop(task, None)
+            if begun is not None:
+                begun.abandon()
+            self._end(task, f"was interrupted by {interruption!r}")
+            raise
 
     def _start_call(self, effect: StartCall) -> None:
         started = _StartedCall(effect.done, self)

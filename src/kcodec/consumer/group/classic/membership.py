@@ -51,6 +51,8 @@ class ClassicMembership:
         self._refusal: BaseException | None = None
         self._given = NOTHING
         self._is_over = False
+        #: The id with which the member is leaving its group; a call that is interrupted is repeated.
+        self._departing_id = ""
 
     # The public API
 
@@ -189,7 +191,8 @@ class ClassicMembership:
 
     def _depart(self, timeout: float, reason: str) -> Flow[None]:
         """Send LeaveGroup, unless the member is expected to return."""
-        member_id, channel = self.member.generation.member_id, self.member.channel
+        member_id, channel = self.member.generation.member_id or self._departing_id, self.member.channel
+        self._departing_id = member_id
         self.topics.forget_group()
         self.member.depart()
         deadline = self._cluster.clock() + timeout
@@ -198,6 +201,7 @@ class ClassicMembership:
             member_id = yield from self._rounds.new_member_id(0.0 if is_static else min(timeout, FIRST_JOIN_SECONDS))
         if member_id:
             yield from self._heartbeats.leave(member_id, deadline - self._cluster.clock(), reason, channel)
+        self._departing_id = ""
 
     # A rebalance
 

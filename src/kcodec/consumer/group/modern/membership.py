@@ -373,6 +373,13 @@ class ConsumerMembership:
         if not self._has_joined:
             return
         self._has_joined = False
+        try:
+            yield from self._repeat_leave(timeout)
+        except BaseException:  # such as Ctrl-C in asyncio: another call can still leave
+            self._has_joined = True
+            raise
+
+    def _repeat_leave(self, timeout: float) -> Flow[None]:
         request, attempt = self._fields.leave(self.member_id), 0
         deadline = self._cluster.clock() + timeout
         while (left := deadline - self._cluster.clock()) > 0:
