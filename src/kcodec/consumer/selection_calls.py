@@ -94,7 +94,7 @@ class SelectionCalls:
         #: The flows in which members leave. An interrupted call does not end its flow, and `close` waits for it.
         self._leaving: dict[Membership, Task[None]] = {}
         #: The members that may still be in their group.
-        self._members: list[Membership] = []
+        self._members: set[Membership] = set()
 
     def subscribe(
         self,
@@ -141,7 +141,7 @@ class SelectionCalls:
         if membership is None:
             self._selections += 1
             membership = self.membership = self._new_membership()
-            self._members.append(membership)
+            self._members.add(membership)
             flows = {"membership": membership.run(), "watch membership": self._watch(lambda: membership.changed)}
             for name, flow in flows.items():
                 self.membership_tasks.append((yield from spawn(self._guarded(flow), name)))
@@ -342,7 +342,7 @@ class SelectionCalls:
     def _note_left(self, membership: Membership, task: Task[None]) -> None:
         self._leaving.pop(membership, None)
         if not isinstance(task.error, CancelledFlow):  # otherwise, Ctrl-C in asyncio has interrupted it
-            self._members.remove(membership)
+            self._members.discard(membership)
 
     def _end_leaving(self, deadline: float) -> Flow[None]:
         """Wait until no member is leaving any more, because their requests need the connections of this client."""
@@ -351,6 +351,8 @@ class SelectionCalls:
                 yield from join(task, max(deadline - self._clock(), 0.0))
             except TimeoutError:
                 return
+            except CancelledFlow as error:
+                log.info("a request to leave the group was not repeated: %s", error)
 
     def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:
         """Return the partitions for which one of these callbacks is on_revoked, and a revocation waits for it."""
