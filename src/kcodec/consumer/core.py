@@ -146,6 +146,8 @@ class ConsumerCore:
         self._ended = Signal()
         #: The flow of `close` that leaves the group.
         self._closing: Task[None] | None = None
+        #: Whether `close` was interrupted.
+        self._leaves_at_once = False
 
     # Background flows
 
@@ -449,12 +451,11 @@ class ConsumerCore:
     def close(self, timeout: float, callers: tuple[Callback, ...] = ()) -> Flow[None]:
         """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
         nothing. For `callers`, see `SelectionCalls.unsubscribe`."""
-        if self.is_closed:
+        if self.is_closed or self._leaves_at_once:
             return
         self._report.end()
         self.assignment.complete()
-        leaving = self.selection.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
-        task = self._closing = yield from spawn(leaving, "leave")
+        task = self._closing = yield from spawn(self._leave(timeout, callers), "leave")
         try:
             yield from join(task, timeout)
         except TimeoutError:
@@ -466,9 +467,17 @@ class ConsumerCore:
             self._ended.set()
             self.wake.set()
 
+    def _leave(self, timeout: float, callers: tuple[Callback, ...]) -> Flow[None]:
+        if not self._leaves_at_once:  # otherwise, Ctrl-C in asyncio has interrupted `close` before this flow began
+            yield from self.selection.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
+
     def leave_at_once(self) -> Flow[None]:
         """Leave the group after an interruption of `close`, without a commit and without callbacks. Wait for the
         response only for LEAVE_AT_ONCE_SECONDS."""
+        self._leaves_at_once = True
+        return self._end_membership()
+
+    def _end_membership(self) -> Flow[None]:
         task = yield from spawn(self.selection.leave_forgotten(), "leave at once")
         yield from sleep(0)  # from here on, the interrupted close does not end the membership
         if self._closing is not None and not self._closing.done:
