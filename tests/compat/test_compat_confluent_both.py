@@ -634,15 +634,30 @@ def test_statistics_that_become_due_in_a_poll_are_reported_by_it(clients: Any) -
         assert found
 
 
-def test_a_consumer_that_was_not_created_is_closed(clients: Any) -> None:
-    class Program(clients.Consumer):  # type: ignore[misc]
+def test_a_client_that_was_not_created_is_closed(clients: Any) -> None:
+    class ConsumerOfProgram(clients.Consumer):  # type: ignore[misc]
         def __init__(self) -> None:
             """Forget to create the consumer."""
 
-    consumer = Program()
-    for call in (lambda: consumer.position([Place("topic", 0)]), consumer.commit, consumer.assignment):
+    class ProducerOfProgram(clients.Producer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            """Forget to create the producer."""
+
+    consumer, producer, place = ConsumerOfProgram(), ProducerOfProgram(), Place("topic", 0, 0)
+    calls: dict[str, tuple[Any, ...]] = dict.fromkeys(("unsubscribe", "poll", "consume", "unassign", "assignment"), ())
+    calls |= {"subscribe": (["topic"],), "commit": (), "seek": (place,), "store_offsets": (None, [place])}
+    calls |= dict.fromkeys(("assign", "committed", "position", "pause", "resume", "offsets_for_times"), ([place],))
+    for name, arguments in calls.items():
         with pytest.raises(RuntimeError, match="Consumer closed"):
-            call()
+            getattr(consumer, name)(*arguments)
+    consumer.close()
+    calls = dict.fromkeys(("poll", "flush", "purge", "init_transactions", "begin_transaction"), ())
+    calls |= dict.fromkeys(("commit_transaction", "abort_transaction"), ())
+    calls |= {"produce": ("topic", b"value"), "produce_batch": ("topic", [{"value": b"value"}])}
+    for name, arguments in calls.items():
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            getattr(producer, name)(*arguments)
+    assert len(producer) == 0
 
 
 def test_all_topics_are_listed_while_some_are_deleted(clients: Any, broker: Broker, topic: str) -> None:

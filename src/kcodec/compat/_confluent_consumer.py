@@ -376,6 +376,7 @@ class ConsumerMethods:
         """Wait for a message that was not immediately available to the compiled `poll`, and return it. Return None
         after the timeout. If an interruption, such as Ctrl-C, keeps the message from the program, the next call returns
         it."""
+        self._open()
         check_timeout(timeout)
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Any] = []

@@ -347,6 +347,7 @@ class ProducerMethods:
     def _ending(self) -> Any:
         """Call the delivery callbacks at the end of this block. An exception of a callback is raised unchanged, even if
         the block has raised another one."""
+        self._open()
         try:
             yield
         finally:
