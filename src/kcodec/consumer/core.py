@@ -50,7 +50,7 @@ TOPICS_REFRESH_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Interval at which a consumer that was late looks whether the application requests records again.
 LATE_STEP_SECONDS = 0.1
-#: Maximum time for leaving the group after an interruption of `close`.
+#: Maximum time for leaving the group after an interruption or the timeout of `close`.
 LEAVE_AT_ONCE_SECONDS = 0.2
 
 
@@ -448,7 +448,10 @@ class ConsumerCore:
 
     def close(self, timeout: float, callers: tuple[Callback, ...] = ()) -> Flow[None]:
         """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
-        nothing. For `callers`, see `SelectionCalls.unsubscribe`."""
+        nothing. For `callers`, see `SelectionCalls.unsubscribe`.
+
+        If the timeout passes before the request to leave is sent, the request is sent nevertheless. This is also so for
+        a timeout of 0, such as after a second Ctrl-C."""
         if self.is_closed:
             return
         self._report.end()
@@ -458,6 +461,8 @@ class ConsumerCore:
         try:
             yield from join(task, timeout)
         except TimeoutError:
+            if self.selection.membership is not None:
+                yield from self.leave_at_once()
             task.cancel()
         finally:
             self.is_closed = True
@@ -467,8 +472,8 @@ class ConsumerCore:
             self.wake.set()
 
     def leave_at_once(self) -> Flow[None]:
-        """Leave the group after an interruption of `close`, without a commit and without callbacks. Wait for the
-        response only for LEAVE_AT_ONCE_SECONDS."""
+        """Leave the group after an interruption or the timeout of `close`, without a commit and without callbacks.
+        Wait for the response only for LEAVE_AT_ONCE_SECONDS."""
         task = yield from spawn(self.selection.leave_forgotten(), "leave at once")
         yield from sleep(0)  # from here on, the interrupted close does not end the membership
         if self._closing is not None and not self._closing.done:
