@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from interrupted_calls import interrupted
 
 from kcodec.broker import Broker
 from kcodec.broker.faults import FaultRule
-from kcodec.client import Consumer, GroupTransactSession, aio
+from kcodec.client import Admin, Consumer, GroupTransactSession, aio
 from kcodec.consumer.selection_calls import REJOIN_SECONDS
 from kcodec.testing.proxy import KafkaProxy
 
@@ -221,6 +223,45 @@ def test_ctrl_c_during_the_close_of_a_consumer_leaves(broker: Broker, protocol: 
     pressing.join()
     assert time.monotonic() - began < 1.0
     assert_group_is_free(broker, protocol)
+
+
+def joined(broker: Broker, protocol: str, kind: str) -> Any:
+    """Return a client that has its partitions."""
+    given = options(broker, protocol)
+    if kind == "consumer":
+        consumer = Consumer(**{**given, "enable_auto_commit": True})
+        consumer.subscribe("orders")
+        while not consumer.assignment():
+            consumer.poll(timeout=0.1)
+        return consumer
+    client = GroupTransactSession(**given, transactional_id="id", topics=["orders"])
+    while not client.assignment():
+        with client.transaction() as txn:
+            txn.poll(timeout=0.1)
+            txn.abort()
+    return client
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("kind", ["consumer", "session"])
+def test_a_close_that_is_interrupted_at_any_point_leaves(
+    broker: Broker, protocol: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An interruption before the close begins leaves the client open, and the program drops it. The log has no
+    traceback of a step that was cancelled."""
+    is_interrupted, at = True, 0
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        while is_interrupted:
+            client = joined(broker, protocol, kind)
+            is_interrupted = interrupted(client.close, at)
+            del client
+            limit = time.monotonic() + SOON
+            while admin.describe_groups(["g"])["g"].members:
+                assert time.monotonic() < limit, at
+                time.sleep(0.005)
+            at += 1
+    assert at > 100
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
 @PROTOCOLS

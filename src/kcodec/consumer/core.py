@@ -146,6 +146,8 @@ class ConsumerCore:
         self._ended = Signal()
         #: The flow of `close` that leaves the group.
         self._closing: Task[None] | None = None
+        #: Whether `close` was interrupted, so that `leave_at_once` leaves the group.
+        self._is_interrupted = False
 
     # Background flows
 
@@ -464,6 +466,9 @@ class ConsumerCore:
             if self.selection.membership is not None:
                 yield from self.leave_at_once()
             task.cancel()
+        except CancelledFlow:  # by `leave_at_once`, after an interruption of the call that waited for this flow
+            if not self._is_interrupted:
+                raise
         finally:
             self.is_closed = True
             self.commits.end()
@@ -474,6 +479,7 @@ class ConsumerCore:
     def leave_at_once(self) -> Flow[None]:
         """Leave the group after an interruption or the timeout of `close`, without a commit and without callbacks.
         Wait for the response only for LEAVE_AT_ONCE_SECONDS."""
+        self._is_interrupted = True
         task = yield from spawn(self.selection.leave_forgotten(), "leave at once")
         yield from sleep(0)  # from here on, the interrupted close does not end the membership
         if self._closing is not None and not self._closing.done:
