@@ -240,3 +240,24 @@ def test_a_password_in_the_wrong_position_is_not_shown() -> None:
         with pytest.raises(TypeError, match="ScramCredentialUpsertion: ") as raised:
             upsertion(*arguments)
         assert "geheim" not in str(raised.value)
+
+
+def test_a_search_of_a_user_without_permissions_logs_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """The responses do not differ from those of an empty cluster."""
+    users = {"alice": "alice-secret", "root": "root-secret"}
+    login: dict[str, Any] = {"listeners": {"SASL_PLAINTEXT": 0}, "sasl_mechanisms": ("PLAIN",), "users": users}
+    with Broker(**login, authorizer=True, super_users=["User:root"]) as broker:
+        broker.seed("orders", [b"1"])
+        warnings = {}
+        for user, password in users.items():
+            caplog.clear()
+            options: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+            options |= {"sasl_plain_username": user, "sasl_plain_password": password}
+            with Admin(bootstrap_servers=broker.bootstrap_servers, **options) as client:
+                assert client.find_hanging_transactions().errors == {}
+                assert client.find_abandoned_transactions().errors == {}
+            warnings[user] = [
+                one.getMessage() for one in caplog.records if "no DESCRIBE permission" in one.getMessage()
+            ]
+        assert len(warnings["alice"]) == 2
+        assert len(warnings["root"]) == 1  # the cluster has no transactional ids
