@@ -89,9 +89,11 @@ def _is_pair(given: object) -> bool:
 
 def partitions_in(given: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:
     """Return the partitions of a call that takes them one by one, as in `pause(first, second)`. One list of them, as in
-    `pause(consumer.assignment())`, is accepted, too. Raise the errors of `partitions_of`."""
-    is_one_list = len(given) == 1 and not isinstance(given[0], tuple) and is_list(given[0])
-    return partitions_of(cast("Iterable[TopicPartition]", given[0] if is_one_list else given))
+    `pause(consumer.assignment())`, is accepted, too. Raise the errors of `partitions_of`. The two arguments of
+    `pause("orders", 0)` are not a pair."""
+    if len(given) == 1 and not isinstance(given[0], tuple) and is_list(given[0]):
+        return partitions_of(given[0])
+    return [_partition(each, "partitions") for each in given]
 
 
 def check_seconds(timeout: float | None, call: str) -> None:
@@ -136,8 +138,8 @@ def check_rebalance_callbacks(**given: object) -> None:
             found.bind(frozenset())
         except TypeError as error:
             raise TypeError(
-                f"{name}: expected a function of one argument, the partitions; {callback!r:.100} cannot be called so "
-                f"({error}); kcodec does not pass the consumer, as confluent-kafka does"
+                f"{name}: expected a function of one argument, the partitions; {callback!r:.100} cannot be called with "
+                f"one argument ({error}); unlike confluent-kafka, kcodec does not pass the consumer"
             ) from None
 
 

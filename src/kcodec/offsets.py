@@ -173,8 +173,8 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         offset = as_integer(found.offset)
         if offset is None:
-            of_other = type(value).__name__ == OffsetAndMetadata.__name__ and value is not found
-            hint = f" of {type(value).__module__}; import it from kcodec" if of_other else ""
+            is_of_other_client = type(value).__name__ == OffsetAndMetadata.__name__ and value is not found
+            hint = f" of {type(value).__module__}; import it from kcodec" if is_of_other_client else ""
             raise TypeError(
                 f"offsets[{topic}-{number}]: expected an int or an OffsetAndMetadata, got {shown(value)}{hint}"
             )

@@ -461,7 +461,8 @@ class Transactions:
             messages.ListedTransactionState(transactional_id=name, producer_id=one[0], transaction_state=one[2])
             for name, one in self.ids.items()
             if self.script.coordinators.get(name, 1) == node
-            and (one[0] in request.producer_id_filters or one[2] in request.state_filters)
+            and (one[0] in request.producer_id_filters or not request.producer_id_filters)
+            and (one[2] in request.state_filters or not request.state_filters)
         ]
         return messages.ListTransactionsResponse(transaction_states=found)
 
@@ -497,6 +498,49 @@ def test_a_search_on_a_broker_that_does_not_exist_is_refused() -> None:
     world.script.topics["orders"] = {0: 1}
     world.script.down.add(3)
     assert (world.find(broker_id=1).partitions_searched, world.find(broker_id=3).partitions_searched) == (1, 0)
+
+
+def test_a_search_on_a_broker_that_is_down_is_refused() -> None:
+    """It still has replicas of the topic."""
+    world = Transactions()
+    world.script.nodes.discard(3)
+    for places in ({}, {"partitions": [C]}):
+        with pytest.raises(ValueError, match="broker_id: no live broker has the id 3; the brokers are 1, 2"):
+            world.find(broker_id=3, **places)
+
+
+def test_a_search_without_visible_topics_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker leaves out the topics for which the user has no permission, and reports no error."""
+    world = Transactions()
+    assert world.find().partitions_searched == 3
+    assert not caplog.records
+    world.script.topics.clear()
+    assert world.find().partitions_searched == 0
+    assert "has found no topics to search: either the cluster has none, or the user has no DESCRIBE" in caplog.text
+
+
+def test_a_search_without_visible_transactional_ids_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    world = Transactions()
+    world.ids = {"done": (3, 0, "CompleteCommit", [])}
+
+    def find() -> Any:
+        return world.script.run(flows.find_abandoned_transactions(world.script.context, now=HOUR_MS))
+
+    assert find().transactions == ()
+    assert not caplog.records
+    world.ids.clear()
+    assert find().transactions == ()
+    assert "has found no transactional ids: either the cluster has none, or the user has no DESCRIBE" in caplog.text
+
+
+def test_the_log_names_the_request_without_a_response(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    script = AdminScript()
+    script.topics["orders"] = {0: 1}
+    script.silent.add("ListOffsets")
+    with pytest.raises(RequestTimedOutError):
+        script.run(flows.list_offsets(script.context, {A: "latest"}, timeout=5.0))
+    assert "metadata is requested: list offset of orders-0: the request got no response" in caplog.text
 
 
 def test_a_partition_that_could_not_be_searched_is_not_counted() -> None:

@@ -155,7 +155,8 @@ def test_a_topic_with_two_different_definitions_is_refused(admin: Admin) -> None
 
 @pytest.mark.parametrize("name", ["abc", "-1"])
 def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"ConfigResource: name must be the id of a broker, such as '1', got '{name}'"):
+    expected = f"the id of a broker, such as '1', or '' for the default of all brokers, got '{name}'"
+    with pytest.raises(ValueError, match=f"ConfigResource: name must be {expected}"):
         resource(ConfigResourceType.BROKER, name)
 
 
@@ -190,8 +191,17 @@ def test_a_permission_with_a_value_for_filters_is_refused(admin: Admin, change: 
 
 def test_a_negative_timestamp_is_refused(admin: Admin) -> None:
     """A broker would respond with UNSUPPORTED_VERSION."""
-    with pytest.raises(ValueError, match="offset: a timestamp must be at least 0 ms since 1970, got -86400000"):
+    text = r"at least 0 ms since 1970, or one of -1 \(latest\), .*, -5 \(latest_tiered\), got -86400000"
+    with pytest.raises(ValueError, match=f"offset: a timestamp must be {text}"):
         admin.list_offsets({ORDERS: -86_400_000})
+
+
+def test_the_numbers_of_the_protocol_stand_for_words(admin: Admin, kcodec_broker: Broker) -> None:
+    """Other clients have constants with these numbers."""
+    kcodec_broker.seed("orders", [b"1", b"2"])
+    words = {-1: "latest", -2: "earliest", -3: "max_timestamp"}
+    by_number = [admin.list_offsets({ORDERS: number}) for number in words]
+    assert by_number == [admin.list_offsets({ORDERS: word}) for word in words.values()]
 
 
 def test_broker_ids_of_new_partitions_may_be_an_array(admin: Admin, kcodec_broker: Broker) -> None:
@@ -230,3 +240,24 @@ def test_a_password_in_the_wrong_position_is_not_shown() -> None:
         with pytest.raises(TypeError, match="ScramCredentialUpsertion: ") as raised:
             upsertion(*arguments)
         assert "geheim" not in str(raised.value)
+
+
+def test_a_search_of_a_user_without_permissions_logs_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """The responses do not differ from those of an empty cluster."""
+    users = {"alice": "alice-secret", "root": "root-secret"}
+    login: dict[str, Any] = {"listeners": {"SASL_PLAINTEXT": 0}, "sasl_mechanisms": ("PLAIN",), "users": users}
+    with Broker(**login, authorizer=True, super_users=["User:root"]) as broker:
+        broker.seed("orders", [b"1"])
+        warnings = {}
+        for user, password in users.items():
+            caplog.clear()
+            options: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+            options |= {"sasl_plain_username": user, "sasl_plain_password": password}
+            with Admin(bootstrap_servers=broker.bootstrap_servers, **options) as client:
+                assert client.find_hanging_transactions().errors == {}
+                assert client.find_abandoned_transactions().errors == {}
+            warnings[user] = [
+                one.getMessage() for one in caplog.records if "no DESCRIBE permission" in one.getMessage()
+            ]
+        assert len(warnings["alice"]) == 2
+        assert len(warnings["root"]) == 1  # the cluster has no transactional ids

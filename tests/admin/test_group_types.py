@@ -114,6 +114,24 @@ def script() -> AdminScript:
     return made
 
 
+def no_offsets(partitions: Any) -> Any:
+    """Return the response function of a coordinator that has no offsets of a group."""
+    missing = [messages.OffsetFetchResponsePartitions(partition_index=0, committed_offset=-1)]
+    topics = [] if partitions is None else [messages.OffsetFetchResponseTopics(name="orders", partitions=missing)]
+
+    def respond(node: int, request: Any) -> Any:
+        group = messages.OffsetFetchResponseGroup(group_id=request.groups[0].group_id, topics=topics)
+        return messages.OffsetFetchResponse(groups=[group])
+
+    return respond
+
+
+def empty_log(node: int, request: Any) -> Any:
+    """The response of the leader of orders-0, which is empty."""
+    end = messages.ListOffsetsPartitionResponse(partition_index=0, offset=0)
+    return messages.ListOffsetsResponse(topics=[messages.ListOffsetsTopicResponse(name="orders", partitions=[end])])
+
+
 def test_groups_of_every_type_are_described() -> None:
     found = script()
     described = found.run(flows.describe_groups(found.context, list(GROUPS)))
@@ -140,6 +158,32 @@ def test_a_group_that_does_not_exist_is_reported_as_such(highest: dict[str, int]
     assert (caught.value.name, caught.value.resource) == ("GROUP_ID_NOT_FOUND", "ghost")
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("partitions", [None, [TopicPartition("orders", 0)]])
+def test_the_lag_of_a_group_that_does_not_exist_is_an_error(is_old: bool, partitions: Any) -> None:
+    """It differs from the lag of a group without offsets. Before Kafka 4.0, a broker describes the group as dead."""
+    found = script()
+    found.topics["orders"] = {0: 1}
+    found.answers |= {"OffsetFetch": no_offsets(partitions), "ListOffsets": empty_log}
+    groups = [*GROUPS.keys() - {"share-group"}, "ghost"]
+    if is_old:
+        states = {"classic-group": "Empty"}
+        found.answers["DescribeGroups"] = lambda node, request: messages.DescribeGroupsResponse(
+            groups=[
+                messages.DescribedGroup(group_id=name, group_state=states.get(name, "Dead")) for name in request.groups
+            ]
+        )
+        groups.remove("streams-group")  # no old broker has such groups
+    for group in groups:
+        lag = flows.describe_group_lag(found.context, group, partitions)
+        if group != "ghost":
+            assert len(found.run(lag)) == len(partitions or ())
+            continue
+        with pytest.raises(BrokerError, match="describe group 'ghost'") as caught:
+            found.run(lag)
+        assert (caught.value.name, caught.value.resource) == ("GROUP_ID_NOT_FOUND", "ghost")
+
+
 def test_without_a_response_a_group_is_not_reported_as_missing() -> None:
     """DescribeGroups does not find a group of the consumer protocol, and its coordinator then does not respond."""
     found = script()
@@ -154,22 +198,7 @@ def test_the_offsets_of_a_share_group_are_refused(call: Any, partitions: Any) ->
     """A broker responds as if it had none."""
     found = script()
     found.topics["orders"] = {0: 1}
-
-    def no_offsets(node: int, request: Any) -> Any:
-        topics = (
-            []
-            if partitions is None
-            else [
-                messages.OffsetFetchResponseTopics(
-                    name="orders",
-                    partitions=[messages.OffsetFetchResponsePartitions(partition_index=0, committed_offset=-1)],
-                )
-            ]
-        )
-        group = messages.OffsetFetchResponseGroup(group_id=request.groups[0].group_id, topics=topics)
-        return messages.OffsetFetchResponse(groups=[group])
-
-    found.answers["OffsetFetch"] = no_offsets
+    found.answers |= {"OffsetFetch": no_offsets(partitions), "ListOffsets": empty_log}
     found.highest["OffsetFetch"] = 9  # by name, not by id
     with pytest.raises(UnsupportedError, match="group 'share-group' is a share group"):
         found.run(call(found.context, "share-group", partitions))

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,37 @@ def test_a_listener_that_changes_its_protocol_is_hinted_at(tls: dict[str, Any], 
         pytest.raises(KcodecError, match=f"if this listener {words}, set security_protocol to"),
     ):
         admin.describe_cluster()
+
+
+def test_connections_that_are_reset_count_for_the_hint(caplog: pytest.LogCaptureFixture) -> None:
+    """A listener that requires TLS can also reset a connection, or not respond, before it ends one without an error."""
+    caplog.set_level("INFO", logger="kcodec.client")
+    with Broker() as broker:
+        admin = Admin(**broker.client_options(), default_api_timeout_ms=3000)
+        assert admin.describe_cluster().brokers
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+    with admin, socket.create_server(("127.0.0.1", port)) as listener:
+
+        def serve() -> None:
+            for number in range(3):
+                connection, _ = listener.accept()
+                connection.recv(1 << 16)
+                if number < 2:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                else:
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1 << 16):  # data that was not read would also reset the connection
+                        pass
+                connection.close()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with pytest.raises(KcodecError):
+            admin.describe_cluster()
+        serving.join()
+    ends = [one.getMessage() for one in caplog.records if "the connection ended during" in one.getMessage()]
+    assert "if this listener requires TLS" not in ends[0]
+    assert any("if this listener requires TLS" in one for one in ends), ends
 
 
 def test_a_broker_that_restarts_is_no_reason_for_a_hint(caplog: pytest.LogCaptureFixture) -> None:

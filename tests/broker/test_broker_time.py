@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The waits of clients also end while a manual clock does not move, because the time of the clients passes. They end
-at their time, too, if the clock of the machine is set."""
+after the same duration if the clock of the machine is set."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_consumers_work_after_the_machine_time_is_set(
                 assert lost == []
 
 
-def test_timers_run_in_time_after_the_machine_time_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_run_after_the_same_duration_if_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
     clock, ran = Clock(), []
     clock.call_later(100, lambda: ran.append("earlier"))

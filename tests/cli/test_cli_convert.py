@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import json
 import os
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from opened_logs import open_log
 
 import kcodec
 from kcodec.cli import ExitStatus, sinks
+from kcodec.cli.sinks import UnbufferedFile
 
 SOME = [
     p
@@ -215,7 +218,7 @@ def test_a_link_in_the_place_of_the_scratch_file_is_not_followed(
 
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.log", "out.parquet", "out.arrow"])
 @pytest.mark.parametrize("missing", [1, 2000])
-def test_a_full_disk_leaves_no_incomplete_file(tmp_path: Path, name: str, missing: int) -> None:
+def test_a_file_size_limit_leaves_no_incomplete_file(tmp_path: Path, name: str, missing: int) -> None:
     """The operating system first writes only a part of the data, and reports the error with the next write."""
     directory = long_partition(tmp_path / "in", 3)
     out = tmp_path / name
@@ -231,7 +234,7 @@ def test_a_full_disk_leaves_no_incomplete_file(tmp_path: Path, name: str, missin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", name]
 
 
-def test_a_full_disk_keeps_the_earlier_picture(tmp_path: Path) -> None:
+def test_a_file_size_limit_keeps_the_earlier_picture(tmp_path: Path) -> None:
     out = tmp_path / "orders.svg"
     out.write_bytes(b"earlier")
     process = program(
@@ -242,6 +245,75 @@ def test_a_full_disk_keeps_the_earlier_picture(tmp_path: Path) -> None:
     assert (process.returncode, err.decode()) == (ExitStatus.ERROR, f"kcodec: {out}: file too large\n")
     assert out.read_bytes() == b"earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["orders-0", "orders.svg"]
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.log", "out.parquet", "out.arrow"])
+def test_a_full_disk_that_the_sync_reports_leaves_no_incomplete_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems accept the data, and report a full disk only when they store it."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    directory = long_partition(tmp_path / "in", 3)
+    out = tmp_path / name
+    out.write_bytes(b"earlier")
+    monkeypatch.setattr("kcodec.cli.sinks.os.fsync", full)
+    ran = run("convert", directory, "-o", out)
+    assert (ran.status, ran.err) == (ExitStatus.ERROR, f"kcodec: {out}: no space left on device\n")
+    assert out.read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", name]
+
+
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+@pytest.mark.parametrize("command", ["txn", "convert"])
+def test_the_file_of_stdout_keeps_what_other_programs_wrote(tmp_path: Path, mode: str, command: str) -> None:
+    """A rename would replace the file of `>> all.txt` and of `{ a; kcodec ...; b; } > all.txt`."""
+    directory = orders(tmp_path)
+    arguments = (
+        ("txn", "timeline", directory, "--svg", "/dev/stdout")
+        if command == "txn"
+        else ("convert", directory, "-o", "/dev/stdout", "--format", "csv")
+    )
+    target = tmp_path / "all.txt"
+    target.write_bytes(b"earlier\n")
+    with target.open(mode) as file:
+        file.write(b"before\n")
+        file.flush()
+        process = program(*arguments, stdout=file)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == ExitStatus.OK, err
+        file.seek(0, os.SEEK_END)
+        file.write(b"after\n")
+    lines = target.read_bytes().splitlines()
+    expected = [b"earlier", b"before"] if mode == "ab" else [b"before"]
+    assert (lines[: len(expected)], lines[-1]) == (expected, b"after")
+    assert lines[len(expected)].startswith(b"<svg" if command == "txn" else b"offset")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.txt", "orders-0"]
+
+
+def test_a_write_waits_for_a_full_pipe_in_non_blocking_mode(tmp_path: Path) -> None:
+    """The wait takes no processor time."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    data, found = os.urandom(1 << 20), bytearray()
+
+    def take() -> None:
+        time.sleep(0.5)
+        while piece := os.read(reader, 1 << 16):
+            found.extend(piece)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    began = time.thread_time()
+    with UnbufferedFile(writer, tmp_path / "out") as file:
+        assert file.write(data) == len(data)
+        used = time.thread_time() - began
+    taking.join()
+    os.close(reader)
+    assert bytes(found) == data
+    assert used < 0.25
 
 
 def test_a_picture_can_be_written_to_a_device(tmp_path: Path) -> None:

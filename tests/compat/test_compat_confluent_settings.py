@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,7 +65,7 @@ def test_settings_that_the_protocol_does_not_use_are_ignored(
 ) -> None:
     """Programs often have one configuration for several environments, of which one has no TLS and no SASL."""
     assert reports_of_record(clients, broker, "PLAINTEXT", settings) == [None]
-    if clients is facade and {"sasl.mechanism", "ssl.ca.location"} & settings.keys():
+    if clients is facade and {"sasl.mechanism", "sasl.mechanisms", "ssl.ca.location"} & settings.keys():
         assert "have no effect on this producer, because its security.protocol is PLAINTEXT" in caplog.text
 
 
@@ -80,8 +82,26 @@ def test_certificates_are_not_verified_on_request(clients: Any, broker: Broker, 
 def test_the_authorities_of_the_system_can_be_requested(clients: Any, location: str) -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.ca.location": location}
     assert clients.Producer(settings).poll(0) >= 0
-    own = {name: value for name, value in settings.items() if value == "probe" or name != "ssl.ca.location"}
-    Producer.from_properties(own).close(0)
+
+
+def test_properties_may_request_the_authorities_of_the_system() -> None:
+    properties = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL", "ssl.ca.location": "probe"}
+    Producer.from_properties(properties).close(0)
+
+
+@pytest.mark.parametrize("value", ["true", "1", "T"])
+def test_properties_may_confirm_that_certificates_are_verified(value: str) -> None:
+    properties = {"bootstrap.servers": "127.0.0.1:1", "enable.ssl.certificate.verification": value}
+    Producer.from_properties(properties).close(0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("0", "cannot be 0: pass an ssl_context="), ("yes", "must be true or false")]
+)
+def test_properties_cannot_switch_the_verification_off(value: str, text: str) -> None:
+    properties = {"bootstrap.servers": "127.0.0.1:1", "enable.ssl.certificate.verification": value}
+    with pytest.raises(ValueError, match=f"enable.ssl.certificate.verification {text}"):
+        Producer.from_properties(properties)
 
 
 def test_an_empty_path_is_named_as_such() -> None:
@@ -114,6 +134,51 @@ def test_short_forms_of_truth_values_are_accepted(clients: Any, broker: Broker, 
     [committed] = reader.committed([confluent_kafka.TopicPartition(topic, 0)], SECONDS)
     reader.close()
     assert committed.offset == (1 if is_on else confluent_kafka.OFFSET_INVALID)
+
+
+@pytest.mark.parametrize("interval", [6000, "60000"])
+def test_an_interval_of_heartbeats_above_the_session_timeout_is_accepted(
+    clients: Any, broker: Broker, interval: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka sends heartbeats as requested, and the group removes the member."""
+    settings = {
+        "bootstrap.servers": broker.client_options(protocol="PLAINTEXT")["bootstrap_servers"],
+        "group.id": "g",
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": interval,
+    }
+    consumer = clients.Consumer(settings)
+    consumer.subscribe([broker.create_topic()])
+    limit = time.monotonic() + SECONDS
+    while not consumer.assignment():
+        assert time.monotonic() < limit
+        consumer.poll(0.1)
+    consumer.close()
+    if clients is facade:
+        text = f"heartbeat.interval.ms ({interval}) should be less than session.timeout.ms (6000); a third of the"
+        assert text in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("broker.address.family", "v4", "must be 'any', got 'v4': kcodec tries the addresses of both families"),
+        (
+            "topic.blacklist",
+            "private",
+            "must be empty, got 'private': kcodec has no such list; subscribe with a pattern",
+        ),
+    ],
+)
+def test_the_refusal_of_a_setting_says_what_to_do(name: str, value: str, text: str) -> None:
+    """kcodec has no counterpart, and without the setting a program would connect to other hosts or read more topics."""
+    with pytest.raises(confluent_kafka.KafkaException, match=re.escape(text)):
+        facade.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("broker.address.family", "any"), ("topic.blacklist", "")])
+def test_a_setting_with_the_value_of_its_default_is_accepted(clients: Any, name: str, value: str) -> None:
+    clients.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", name: value}).close()
 
 
 def test_eager_and_cooperative_assignors_together_are_refused(clients: Any) -> None:

@@ -6,22 +6,26 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from interrupted_calls import interrupted
 
 from kcodec.broker import Broker
 from kcodec.broker.faults import FaultRule
-from kcodec.client import Consumer, aio
+from kcodec.client import Admin, Consumer, GroupTransactSession, aio
 from kcodec.consumer.selection_calls import REJOIN_SECONDS
 from kcodec.testing.proxy import KafkaProxy
 
 #: A fraction of the session timeout of 45 seconds, for which a member that has not left would keep its partitions.
 SOON = 10.0
 DELAY_MS = 400
+#: Time after the first records in which a member acknowledges its partitions.
+STEADY_SECONDS = 0.3
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
@@ -83,6 +87,28 @@ def test_a_consumer_that_ends_while_it_joins_leaves(broker: Broker, protocol: st
         assert_group_is_free(broker, protocol)
 
 
+def leave_requests(broker: Broker, protocol: str) -> list[Any]:
+    """The requests with which members have left. In the consumer protocol, their epoch is negative."""
+    if protocol == "classic":
+        return broker.wire_log.requests("LeaveGroup")
+    return [one for one in broker.wire_log.requests("ConsumerGroupHeartbeat") if one.request.member_epoch < 0]
+
+
+async def steady(consumer: aio.Consumer) -> None:
+    """Poll until the consumer has its partitions, and has acknowledged them. The next heartbeat is seconds later."""
+    while not await consumer.poll(timeout=1.0):
+        pass
+    await asyncio.sleep(STEADY_SECONDS)
+
+
+async def leaving(broker: Broker, protocol: str) -> None:
+    """Wait until the broker has received a request to leave."""
+    limit = time.monotonic() + SOON
+    while not leave_requests(broker, protocol):
+        assert time.monotonic() < limit
+        await asyncio.sleep(0.001)
+
+
 @PROTOCOLS
 def test_close_waits_for_an_unsubscribe_that_was_interrupted(broker: Broker, protocol: str) -> None:
     """The interrupted call has begun to leave. Its request needs the connections of the client."""
@@ -91,15 +117,12 @@ def test_close_waits_for_an_unsubscribe_that_was_interrupted(broker: Broker, pro
     async def program() -> None:
         consumer = aio.Consumer(**options(broker, protocol))
         await consumer.subscribe("orders")
-        while not await consumer.poll(timeout=1.0):
-            pass
+        await steady(consumer)
         broker.faults.add("FindCoordinator", delay_ms=DELAY_MS, count=1)
-        rule = broker.faults.add(api, delay_ms=DELAY_MS, error="NOT_COORDINATOR", count=1)
+        rule = broker.faults.add(api, delay_ms=DELAY_MS, error="NOT_COORDINATOR")
         unsubscribing = asyncio.ensure_future(consumer.unsubscribe())
-        limit = time.monotonic() + SOON
-        while not rule.hits:
-            assert time.monotonic() < limit
-            await asyncio.sleep(0.001)
+        await leaving(broker, protocol)
+        broker.faults.remove(rule)
         unsubscribing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await unsubscribing
@@ -202,17 +225,132 @@ def test_ctrl_c_during_the_close_of_a_consumer_leaves(broker: Broker, protocol: 
     assert_group_is_free(broker, protocol)
 
 
+def joined(broker: Broker, protocol: str, kind: str) -> Any:
+    """Return a client that has its partitions."""
+    given = options(broker, protocol)
+    if kind == "consumer":
+        consumer = Consumer(**{**given, "enable_auto_commit": True})
+        consumer.subscribe("orders")
+        while not consumer.assignment():
+            consumer.poll(timeout=0.1)
+        return consumer
+    client = GroupTransactSession(**given, transactional_id="id", topics=["orders"])
+    while not client.assignment():
+        with client.transaction() as txn:
+            txn.poll(timeout=0.1)
+            txn.abort()
+    return client
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("kind", ["consumer", "session"])
+def test_a_close_that_is_interrupted_at_any_point_leaves(
+    broker: Broker, protocol: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An interruption before the close begins leaves the client open, and the program drops it. The log has no
+    traceback of a step that was cancelled."""
+    is_interrupted, at = True, 0
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        while is_interrupted:
+            client = joined(broker, protocol, kind)
+            is_interrupted = interrupted(client.close, at)
+            del client
+            limit = time.monotonic() + SOON
+            while admin.describe_groups(["g"])["g"].members:
+                assert time.monotonic() < limit, at
+                time.sleep(0.005)
+            at += 1
+    assert at > 100
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
 @PROTOCOLS
 def test_an_interrupted_close_does_not_wait_for_a_silent_broker(broker: Broker, protocol: str) -> None:
     async def program() -> float:
         consumer = aio.Consumer(**options(broker, protocol))
         await consumer.subscribe("orders")
-        while not await consumer.poll(timeout=1.0):
-            pass
-        api = "LeaveGroup" if protocol == "classic" else "ConsumerGroupHeartbeat"
-        rule = broker.faults.add(api, drop="before")
+        await steady(consumer)
+        broker.faults.add("LeaveGroup" if protocol == "classic" else "ConsumerGroupHeartbeat", drop="before")
         began = time.monotonic()
-        await cancel(asyncio.ensure_future(consumer.close()), rule)
+        closing = asyncio.ensure_future(consumer.close())
+        await leaving(broker, protocol)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
         return time.monotonic() - began
 
     assert asyncio.run(program()) < 1.0
+
+
+def closed_without_time(client: Consumer | GroupTransactSession, way: str) -> None:
+    """Close a client with a timeout of 0. A second Ctrl-C has this effect if it arrives while the first one leaves the
+    block."""
+    if way == "close":
+        client.close(timeout=0)
+        return
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            with client:
+                raise KeyboardInterrupt from None
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("way", ["close", "second Ctrl-C"])
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_consumer_leaves_although_its_close_has_no_time(
+    broker: Broker, protocol: str, way: str, commits: bool
+) -> None:
+    consumer = Consumer(**{**options(broker, protocol), "enable_auto_commit": commits})
+    consumer.subscribe("orders")
+    assert read(consumer)
+    closed_without_time(consumer, way)
+    assert_group_is_free(broker, protocol)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("way", ["close", "second Ctrl-C"])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_session_leaves_although_its_close_has_no_time(
+    broker: Broker, protocol: str, way: str, is_open: bool
+) -> None:
+    """With an open transaction, the session first sends its abort."""
+    given = options(broker, protocol)
+    del given["enable_auto_commit"]
+    client = GroupTransactSession(**given, transactional_id="id", topics=["orders"])
+    txn = client.transaction()
+    txn.__enter__()
+    while not (records := txn.poll(timeout=1.0)):
+        pass
+    txn.send("invoices", records[0].value).result()
+    if not is_open:
+        txn.abort()
+    closed_without_time(client, way)
+    assert_group_is_free(broker, protocol)
+
+
+@PROTOCOLS
+def test_an_asyncio_consumer_leaves_although_its_close_has_no_time(broker: Broker, protocol: str) -> None:
+    async def program() -> None:
+        consumer = aio.Consumer(**options(broker, protocol))
+        await consumer.subscribe("orders")
+        await steady(consumer)
+        await consumer.close(timeout=0)
+
+    asyncio.run(program())
+    assert len(leave_requests(broker, protocol)) == 1
+    assert_group_is_free(broker, protocol)
+
+
+@PROTOCOLS
+def test_a_close_without_time_does_not_wait_for_a_silent_broker(broker: Broker, protocol: str) -> None:
+    consumer = Consumer(**options(broker, protocol))
+    consumer.subscribe("orders")
+    assert read(consumer)
+    time.sleep(STEADY_SECONDS)
+    broker.faults.add("LeaveGroup" if protocol == "classic" else "ConsumerGroupHeartbeat", drop="before")
+    began = time.monotonic()
+    consumer.close(timeout=0)
+    assert time.monotonic() - began < 1.0
+    assert leave_requests(broker, protocol)

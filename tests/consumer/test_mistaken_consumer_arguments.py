@@ -128,6 +128,18 @@ def test_a_list_of_partitions_is_accepted_where_several_are(kcodec_broker: Broke
         assert consumer.position(ORDERS, 10.0) == 0
 
 
+def test_a_topic_and_a_number_are_not_one_partition(kcodec_broker: Broker) -> None:
+    """The calls take several partitions, and not the fields of one."""
+    kcodec_broker.seed("orders", [b"1"])
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers) as consumer:
+        consumer.assign([ORDERS])
+        calls: list[Any] = [consumer.pause, consumer.resume, consumer.seek_to_beginning, consumer.seek_to_end]
+        for call in calls:
+            with pytest.raises(TypeError, match="partitions: expected "):
+                call("orders", 0)
+        assert not consumer.paused()
+
+
 @pytest.mark.parametrize("module", [aiokafka.structs, kafka.structs])
 def test_partitions_of_other_clients_are_accepted_alone(kcodec_broker: Broker, module: Any) -> None:
     """They are tuples, so they are also iterables of a topic and a number. The offsets of other clients are refused,

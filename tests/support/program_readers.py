@@ -58,6 +58,9 @@ class Reader(ABC):
     @abstractmethod
     def end(self, how: str) -> None: ...
 
+    @abstractmethod
+    def drop(self) -> None: ...
+
 
 class ConsumerReader(Reader):
     """kcodec.client.Consumer with the calls that return records within a timeout."""
@@ -129,7 +132,7 @@ class ConsumerReader(Reader):
         if how == "close":
             self.consumer.close()
         elif how == "drop":
-            del self.consumer
+            self.drop()
         else:
             try:
                 with self.consumer:
@@ -137,6 +140,9 @@ class ConsumerReader(Reader):
                         raise ProgramError
             except ProgramError:
                 self.world.note("ended")
+
+    def drop(self) -> None:
+        del self.consumer
 
 
 def run_program(world: World, kind: Callable[[World], Reader]) -> None:
@@ -160,9 +166,21 @@ def run_program(world: World, kind: Callable[[World], Reader]) -> None:
             how = random.choice(ENDS[:3])
         if how is not None:
             readers.remove(reader)
-            reader.end(how)
+            _end(reader, how)
     for reader in readers:
-        reader.end(random.choice(ENDS))
+        _end(reader, random.choice(ENDS))
+
+
+def _end(reader: Reader, how: str) -> None:
+    """End a reader, sometimes with a Ctrl-C meanwhile. A reader that the Ctrl-C has not closed is dropped."""
+    random = reader.world.random
+    try:
+        with ctrl_c_after(random.choice(INTERRUPTS) if how != "drop" and random.random() < 0.3 else None):
+            reader.end(how)
+    except KeyboardInterrupt:
+        reader.world.interrupts += 1
+        reader.world.note("interrupted")
+        reader.drop()
 
 
 def read_rest(world: World) -> None:
@@ -238,7 +256,7 @@ class AsyncReader:
         if how == "close":
             await self.consumer.close()
         elif how == "drop":
-            del self.consumer
+            self.drop()
         else:
             try:
                 async with self.consumer:
@@ -246,6 +264,9 @@ class AsyncReader:
                         raise ProgramError
             except ProgramError:
                 self.world.note("ended")
+
+    def drop(self) -> None:
+        del self.consumer
 
 
 async def run_async_program(world: World) -> None:
@@ -265,6 +286,17 @@ async def run_async_program(world: World) -> None:
                 raise error
             if error is not None or random.random() < 0.05:
                 readers.remove(reader)
-                await reader.end("error" if error is not None else random.choice(ENDS[:3]))
+                await _end_async(reader, "error" if error is not None else random.choice(ENDS[:3]))
     for reader in readers:
-        await reader.end(random.choice(ENDS))
+        await _end_async(reader, random.choice(ENDS))
+
+
+async def _end_async(reader: AsyncReader, how: str) -> None:
+    """End a reader, and sometimes cancel this. A reader that the cancelled call has not closed is dropped."""
+    random = reader.world.random
+    try:
+        await asyncio.wait_for(reader.end(how), random.choice(INTERRUPTS) if random.random() < 0.3 else None)
+    except TimeoutError:
+        reader.world.interrupts += 1
+        reader.world.note("interrupted")
+        reader.drop()

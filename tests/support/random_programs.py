@@ -2,9 +2,10 @@
 """Random ordinary programs that read one topic as consumers of one group, and what must hold afterwards.
 
 A program opens up to three readers, uses them, and ends them in good and in bad ways: by `close`, by an exception in
-the middle of a list of records, by Ctrl-C at any moment (sync API), by the cancellation of a call (asyncio), or by
-dropping the object. Meanwhile records arrive, some of them in aborted transactions. A record counts as processed when
-the program has looked at it. Afterwards, a last reader of the same group reads what is left:
+the middle of a list of records, by Ctrl-C at any moment of a call (sync API), by the cancellation of a poll (asyncio),
+or by dropping the object. Ctrl-C or a cancellation also interrupts some of the calls that close a reader. Meanwhile
+records arrive, some of them in aborted transactions. A record counts as processed when the program has looked at it.
+Afterwards, a last reader of the same group reads what is left:
 
 - Each committed record was processed by one of the readers. Otherwise, its offset was committed too early.
 - The last reader gets its partitions soon. Otherwise, a reader has ended without leaving the group.

@@ -31,7 +31,7 @@ from kcodec.errors import DecodeError, TransportError, UnsupportedError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.protocol import messages
-from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 
 #: Names of the group states and group types of Kafka (GroupState, GroupType).
 GROUP_STATES = (
@@ -388,6 +388,18 @@ def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline)
         )
 
 
+def _check_group(context: CallContext, group_id: str, deadline: Deadline) -> Flow[None]:
+    """Raise BrokerError (GROUP_ID_NOT_FOUND) if a group does not exist. For such a group, brokers return no offsets and
+    no error. Before Kafka 4.0, they describe it as dead."""
+    described = yield from describe_groups(context, [group_id], timeout=deadline.remaining)
+    if described[group_id].state != "Dead":
+        return
+    # These brokers also describe groups of the consumer protocol as dead if they are requested as classic groups.
+    found = yield from request_items(context, [group_id], _description(context, "consumer"), deadline)
+    if not found.results:
+        raise broker_error(ErrorCode.GROUP_ID_NOT_FOUND, f"describe group {group_id!r}", resource=group_id)
+
+
 def describe_group_lag(
     context: CallContext,
     group_id: str,
@@ -398,14 +410,15 @@ def describe_group_lag(
     """Return the lag of a group, and the open transactions that block the last stable offset.
 
     group_id: Name of the group.
-    partitions: Partitions to return. None: all partitions in which the group has a committed offset. The result is then
-        empty if the group does not exist.
+    partitions: Partitions to return. None: all partitions in which the group has a committed offset.
 
-    Raise BrokerError, or AuthorizationError without the permission. Raise UnsupportedError if the group is a share
-    group. For several partitions, an AdminError contains the errors.
+    Raise BrokerError (GROUP_ID_NOT_FOUND) if the group does not exist. Raise AuthorizationError without the permission,
+    and UnsupportedError if the group is a share group. For several partitions, an AdminError contains the errors.
     """
     deadline = context.deadline(timeout)
     committed = yield from list_group_offsets(context, group_id, partitions, timeout=deadline.remaining)
+    if not any(committed.values()):
+        yield from _check_group(context, group_id, deadline)
     outcome = yield from partition_lags(context, dict.fromkeys(committed), committed, deadline)
     return outcome.value()
 

@@ -18,6 +18,7 @@ identify it by the idle time and by its own list of handles.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,7 @@ from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 
+log = logging.getLogger("kcodec.client")
 MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
 # Kafka's default of this setting, for brokers that do not report their value.
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS = 900_000
@@ -147,6 +149,9 @@ def find_hanging_transactions(
         cluster allows.
     now: Time from which ages are computed, in ms since 1970. None: the time of this machine.
 
+    Brokers return only the topics for which the user has the permission DESCRIBE. If they return no topic at all, a
+    warning is logged.
+
     Raise BrokerError or TransportError if the topics cannot be listed, and ValueError if no live broker has the
     id `broker_id`. All other failures are in `errors` of the result.
     """
@@ -221,8 +226,12 @@ def _partitions(
         for one in topic.partitions
         if broker_id is None or broker_id in one.replicas
     ]
-    if not found:
-        yield from _check_broker(context, broker_id, deadline)
+    yield from _check_broker(context, broker_id, deadline)
+    if topics is None and not described and not errors:
+        log.warning(
+            "find_hanging_transactions has found no topics to search: either the cluster has none, or the user has no "
+            "DESCRIBE permission on any topic"
+        )
     return found
 
 
@@ -231,11 +240,10 @@ def _check_broker(context: CallContext, broker_id: int | None, deadline: Deadlin
     if broker_id is None or broker_id in context.cluster.brokers:
         return
     yield from context.cluster.refresh(context.call_timeout(deadline))
-    brokers = sorted(context.cluster.brokers)
-    if broker_id not in brokers:
-        raise ValueError(
-            f"broker_id: no live broker has the id {broker_id}; the brokers are {', '.join(map(str, brokers))}"
-        )
+    brokers = ", ".join(map(str, sorted(context.cluster.brokers)))
+    if broker_id not in context.cluster.brokers:
+        hint = f"the brokers are {brokers}" if brokers else "the cluster reports no live broker"
+        raise ValueError(f"broker_id: no live broker has the id {broker_id}; {hint}")
 
 
 @dataclass(frozen=True)
@@ -343,6 +351,9 @@ def find_abandoned_transactions(
     idle_ms: Minimum time without a write.
     now: Time from which ages are computed, in ms since 1970. None: the time of this machine.
 
+    Brokers return only the ids for which the user has the permission DESCRIBE. If they return no id at all, in any
+    state, a warning is logged.
+
     Failures are not raised. `errors` of the result has an error for each id, partition or broker that could not be
     checked. A transaction with such a partition is not returned.
     """
@@ -352,6 +363,8 @@ def find_abandoned_transactions(
         lists = yield from coordinators_lists(context, ["Ongoing"], (), None, None, deadline.share(3))
         errors.update(lists.errors)
         ids = list(by_transactional_id(lists.results))
+        if not ids and not errors:
+            yield from _warn_without_ids(context, deadline)
     else:
         ids = names_of(transactional_ids, "transactional_ids")
     described = yield from transactions_of(context, ids, deadline.share(2))
@@ -366,6 +379,17 @@ def find_abandoned_transactions(
         _abandoned(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
     ]
     return AbandonedTransactions(tuple(one for one in found if one.idle_ms >= idle_ms), errors)
+
+
+def _warn_without_ids(context: CallContext, deadline: Deadline) -> Flow[None]:
+    """Log a warning if the brokers list no transactional id in any state. A broker leaves out the ids for which the
+    user has no permission, and reports no error."""
+    lists = yield from coordinators_lists(context, (), (), None, None, deadline.share(3))
+    if not lists.errors and not by_transactional_id(lists.results):
+        log.warning(
+            "find_abandoned_transactions has found no transactional ids: either the cluster has none, or the user has "
+            "no DESCRIBE permission on any transactional id"
+        )
 
 
 def find_stray_transactions(

@@ -30,11 +30,13 @@ def list_offsets(
     """Return an offset for each partition: the earliest, the latest, or the one of a timestamp.
 
     partitions: For each partition, "earliest", "latest", "max_timestamp" or a timestamp in ms since 1970. A timestamp
-        selects the first record at or after it. The offset is -1 if there is no such record.
+        selects the first record at or after it. The offset is -1 if there is no such record. For tiered storage, there
+        are also "earliest_local" and "latest_tiered". The numbers of the protocol are accepted in place of these words:
+        -1 (latest), -2 (earliest), -3 (max_timestamp), -4 (earliest_local) and -5 (latest_tiered).
     isolation_level: With "read_committed", offsets are at most the last stable offset.
 
-    Raise BrokerError, or AuthorizationError without the permission. For several partitions, an AdminError contains the
-    errors.
+    Raise ValueError if a word or a timestamp is invalid, for example a timestamp below -5. Raise BrokerError, or
+    AuthorizationError without the permission. For several partitions, an AdminError contains the errors.
     """
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()

@@ -177,7 +177,10 @@ class ConfigResource:
         check_text(self, "name")
         is_broker = self.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
         if is_broker and self.name and not (self.name.isascii() and self.name.isdecimal()):
-            raise ValueError(f"ConfigResource: name must be the id of a broker, such as '1', got {shown(self.name)}")
+            raise ValueError(
+                "ConfigResource: name must be the id of a broker, such as '1', or '' for the default of all brokers, "
+                f"got {shown(self.name)}"
+            )
 
     def __str__(self) -> str:
         return f"{self.type.name.lower()} {self.name!r}"

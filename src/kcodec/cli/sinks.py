@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that ``kcodec convert`` and ``kcodec txn timeline --svg`` write: each appears complete, by a rename, or not at
-all."""
+all. Only the file of stdout is written without a rename."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 import secrets
+import select
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ FORMATS = {
     ".ndjson": "jsonl",
 }
 COMPRESSIONS = ("none", "snappy", "gzip", "lz4", "zstd")
+STDOUT = 1  # its descriptor
 # A row group of Parquet is closed once its columns take this number of bytes: what is held is that, and its pages
 # compressed.
 ROW_GROUP_BYTES = 32 << 20
@@ -89,7 +91,11 @@ class UnbufferedFile(io.FileIO):
         with memoryview(data).cast("B") as view, named_errors(self._output_path):
             position = 0
             while position < view.nbytes:
-                position += super().write(view[position:]) or 0
+                written = super().write(view[position:])
+                if written is None:  # the descriptor is in non-blocking mode, and its pipe is full
+                    select.select([], [self.fileno()], [])
+                else:
+                    position += written
             return position
 
     def sync(self) -> None:
@@ -107,9 +113,19 @@ def named_errors(output_path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(output_path)) from error
 
 
+def copy_of_stdout(path: Path) -> int | None:
+    """Return a copy of the descriptor of stdout if `path` names the file of stdout, as /dev/stdout does. Otherwise
+    return None. The copy has the position of stdout, so that it keeps what other programs have written there."""
+    try:
+        return os.dup(STDOUT) if os.path.samestat(path.stat(), os.fstat(STDOUT)) else None
+    except OSError:  # the file does not exist, or stdout is closed
+        return None
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path, for_stdout: str = "") -> Iterator[UnbufferedFile]:
-    """Return a file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
+    """Return a file next to `path` to write to; in the end it is synced and renamed, or removed after an error. If
+    `path` is the file of stdout, write to stdout instead, because a rename would replace what was written there before.
 
     for_stdout: End of the error about the name "-".
 
@@ -125,6 +141,12 @@ def atomic_file(path: Path, for_stdout: str = "") -> Iterator[UnbufferedFile]:
             f"{path} is not a regular file, and would be replaced by one: name a file that is not there or that may be "
             "replaced; to write records to a pipe, use `kcodec cat`"
         )
+    stdout = copy_of_stdout(path)
+    if stdout is not None:
+        with UnbufferedFile(stdout, path) as file:
+            yield file
+            file.sync()
+        return
     path = _resolved(path)
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     folder = path.parent

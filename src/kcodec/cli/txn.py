@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output, text_of
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
 from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, write_items
-from kcodec.cli.sinks import UnbufferedFile, atomic_file
+from kcodec.cli.sinks import UnbufferedFile, atomic_file, copy_of_stdout
 from kcodec.cli.timeline import draw
 from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of_directory
 from kcodec.errors import DecodeError
@@ -139,7 +140,12 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     path = Path(options.svg)
     data = picture.encode()
     is_special = path.exists() and not (path.is_file() or path.is_dir())  # such as a pipe, which is not replaced
-    with UnbufferedFile(path, path) if is_special else atomic_file(path, FOR_STDOUT) as file:
+    if is_special:
+        stdout = copy_of_stdout(path)
+        opened: AbstractContextManager[UnbufferedFile] = UnbufferedFile(path if stdout is None else stdout, path)
+    else:
+        opened = atomic_file(path, FOR_STDOUT)
+    with opened as file:
         file.write(data)
     output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {len(data):,} bytes")
     return ExitStatus.OK

@@ -81,7 +81,7 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
             raise ValueError(f"{name} must be PEM, as kcodec reads only PEM files; convert the store to PEM")
         return {}
     if ours == "enable_ssl_certificate_verification":
-        if value.lower() != "true":
+        if not _flag(name, value):
             raise ValueError(f"{name} cannot be {value.lower()}: pass an ssl_context= that verifies less")
         return {}
     if name == "ssl.ca.location" and value == SYSTEM_AUTHORITIES:
@@ -121,9 +121,7 @@ def _declaration(name: str) -> tuple[str, Field[Any] | None]:
 
 def _converted(name: str, value: str, kind: str) -> object:
     if kind == "bool":
-        if value.lower() not in WORDS:
-            raise ValueError(f"{name} must be true or false (the value is not shown, as it may be a secret)")
-        return WORDS[value.lower()]
+        return _flag(name, value)
     if kind.startswith(("int", "float")):
         try:
             return _number(name, value)
@@ -132,6 +130,12 @@ def _converted(name: str, value: str, kind: str) -> object:
                 return value
             raise
     return value
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in WORDS:
+        raise ValueError(f"{name} must be true or false (the value is not shown, as it may be a secret)")
+    return WORDS[value.lower()]
 
 
 def _number(name: str, value: str) -> float:

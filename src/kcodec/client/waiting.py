@@ -140,8 +140,12 @@ class ClientBase(NotPickled):
     def _leave_at_once(self, core: ConsumerCore) -> None:
         """Leave the group after an interruption of `close`, so that other members get the partitions without waiting
         for the session timeout."""
-        with contextlib.suppress(TransportError, RuntimeError):  # closed meanwhile, or the I/O thread is blocked
-            self._run(core.leave_at_once(), 0.0, "close()")
+        from kcodec.consumer.core import LEAVE_AT_ONCE_SECONDS  # which the consumer has imported
+
+        # TransportError: the client was closed meanwhile. DeliveryTimeoutError, which is a TransportError: the I/O
+        # thread is blocked. RuntimeError: this runs on the I/O thread, or in a signal handler.
+        with contextlib.suppress(TransportError, RuntimeError):
+            self._run(core.leave_at_once(), LEAVE_AT_ONCE_SECONDS, "close()")
 
     def _log_dropped(self) -> None:
         """Log what is lost, or is still done, because the program has dropped the object without closing it."""
@@ -537,7 +541,8 @@ class _Child:
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None and cls.process != os.getpid() and processes.parent_process() is not None:
             cls.process = os.getpid()
-            # A thread inherits `daemon` from the thread that creates it. In a child of a daemon thread, that is True.
+            # A thread inherits `daemon` from the thread that creates it. In a child process that a daemon thread has
+            # forked, the main thread is a daemon.
             threading.Thread(target=cls._at_end, name="kcodec-exit", daemon=False).start()
 
     @staticmethod

@@ -83,13 +83,17 @@ def _listed(result: Any) -> ListedOffset:
 
 
 def timestamp_of(spec: str | int) -> int:
-    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words,
-    and for numbers below those of the words, which a broker rejects with UNSUPPORTED_VERSION."""
+    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. The numbers of the words are also
+    accepted, because programs of other clients pass them (Java: ListOffsetsRequest, kafka-python: OffsetSpec). Raise
+    ValueError for other words, and for lower numbers, which a broker rejects with UNSUPPORTED_VERSION."""
     number = as_integer(spec)
     if number is not None and number >= min(OFFSET_SPECS.values()):
         return number
     if number is not None:
-        raise ValueError(f"offset: a timestamp must be at least 0 ms since 1970, got {shown(number)}")
+        numbers = ", ".join(f"{value} ({word})" for word, value in OFFSET_SPECS.items())
+        raise ValueError(
+            f"offset: a timestamp must be at least 0 ms since 1970, or one of {numbers}, got {shown(number)}"
+        )
     if spec not in OFFSET_SPECS:
         raise ValueError(
             f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {shown(spec)}"

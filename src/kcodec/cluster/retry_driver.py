@@ -409,7 +409,8 @@ class _RetryDriver(Generic[K, V]):
         else:
             is_passing = isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
             if is_passing:  # the brokers may have other addresses now
-                self._context.cluster.request_update(f"{self._handler.doing} got no response")
+                doing = self._doing(items[0]) if items else self._handler.doing  # no items: none of them is repeated
+                self._context.cluster.request_update(f"{doing}: the request got no response")
         for item in items:
             if is_passing:
                 self._last[item] = error

@@ -505,13 +505,13 @@ class ConsumerMethods:
 
     def pause(self, partitions: list[Any]) -> None:
         """Stop the delivery of these partitions. Partitions that are not assigned are ignored, as in librdkafka."""
-        self._switch(self._open().pause, partitions)
+        self._for_assigned(self._open().pause, partitions)
 
     def resume(self, partitions: list[Any]) -> None:
         """Deliver these partitions again. Partitions that are not assigned are ignored, as in librdkafka."""
-        self._switch(self._open().resume, partitions)
+        self._for_assigned(self._open().resume, partitions)
 
-    def _switch(self, call: Callable[[TopicPartition], None], partitions: list[Any]) -> None:
+    def _for_assigned(self, call: Callable[[TopicPartition], None], partitions: list[Any]) -> None:
         assignment = self._open().assignment
         for place in checked_places(partitions):
             if place in assignment():

@@ -41,7 +41,20 @@ ACCEPTED = frozenset(
     }
 )
 #: Names that are accepted only with this value, which corresponds to the behavior of kcodec.
-ONLY = {"broker.address.family": "any", "offset.store.method": "broker", "queuing.strategy": "fifo"}
+ONLY = {
+    "broker.address.family": "any",
+    "offset.store.method": "broker",
+    "queuing.strategy": "fifo",
+    "topic.blacklist": "",
+}
+#: What to do instead of another value.
+INSTEAD = {
+    "broker.address.family": "kcodec tries the addresses of both families in the order of the name service; to use one "
+    "family, let the names of the brokers have addresses of this family only",
+    "offset.store.method": "kcodec commits offsets to the brokers; remove this setting",
+    "queuing.strategy": "kcodec delivers the records of a partition in their order; remove this setting",
+    "topic.blacklist": "kcodec has no such list; subscribe with a pattern that does not match these topics",
+}
 #: Names with a different name in kcodec.
 SAME = {
     "topic.metadata.refresh.interval.ms": "metadata_max_age_ms",
@@ -64,6 +77,7 @@ CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit")
 NO_TIMEOUT, LONGEST_MS = 0, 2**31 - 1
 #: Defaults of kcodec, in milliseconds.
 DEFAULT_FETCH_WAIT_MS, DEFAULT_REQUEST_TIMEOUT_MS = 500, 30_000
+DEFAULT_SESSION_MS, DEFAULT_HEARTBEAT_MS = 45_000, 3_000
 #: The address for a client without bootstrap.servers. It is the broadcast address, to which TCP cannot connect.
 NO_BROKERS = "255.255.255.255:9092"
 #: Default limits of a producer: the number of messages, and the size of keys and values in kilobytes.
@@ -181,7 +195,8 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
             log.debug("%s has no effect with kcodec.compat.confluent", name)
         elif name in ONLY:
             if str(value).lower() != ONLY[name]:
-                raise ValueError(f"{name} must be {ONLY[name]!r}, as kcodec has no other; got {str(value)!r}")
+                expected = repr(ONLY[name]) if ONLY[name] else "empty"
+                raise ValueError(f"{name} must be {expected}, got {str(value)!r}: {INSTEAD[name]}")
         elif _is_merged(name, given):
             log.warning("%s has no effect, as kcodec has one option for it and for %s", name, MERGED[name])
         elif value is not None and not is_empty(name, value) and not _is_ignored(client, name, value):
@@ -236,9 +251,7 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
         defaults = {"allow_auto_create_topics": False}
         if options.get("group_protocol", "classic") == "classic":
             defaults["partition_assignment_strategy"] = "range,roundrobin"  # type: ignore[assignment]
-            session = options.get("session_timeout_ms")
-            if session is not None and session <= 3_000:
-                defaults["heartbeat_interval_ms"] = session / 3
+            options = _with_short_heartbeats(options)
         found = {**defaults, **options}
         _check_strategies(found.get("partition_assignment_strategy", ()))
         wait = found.get("fetch_max_wait_ms", DEFAULT_FETCH_WAIT_MS)
@@ -252,6 +265,23 @@ def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> 
             found["auto_commit_interval_ms"] = LONGEST_MS
         return found
     return options
+
+
+def _with_short_heartbeats(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a member of a classic group with an interval of heartbeats below the session timeout.
+    librdkafka accepts any interval, and the coordinator then removes the member again and again."""
+    session = options.get("session_timeout_ms", DEFAULT_SESSION_MS)
+    interval = options.get("heartbeat_interval_ms", DEFAULT_HEARTBEAT_MS)
+    if interval < session:
+        return options
+    if "heartbeat_interval_ms" in options:
+        log.warning(
+            "heartbeat.interval.ms (%s) should be less than session.timeout.ms (%s); a third of the session timeout is "
+            "used",
+            interval,
+            session,
+        )
+    return {**options, "heartbeat_interval_ms": session / 3}
 
 
 def _check_strategies(given: Any) -> None:

@@ -16,9 +16,9 @@ TLS_OPTIONS = frozenset(name for name in SECURITY_OPTIONS if name.startswith("ss
 SASL_OPTIONS = frozenset(name for name in SECURITY_OPTIONS if name.startswith("sasl_"))
 #: Name of the setting that switches the verification of certificates off.
 VERIFICATION = "enable.ssl.certificate.verification"
-#: Setting that has another meaning if it is empty.
+#: An empty value switches the check of the host name off.
 IDENTIFICATION = "ssl.endpoint.identification.algorithm"
-#: Settings of an id, which a client need not have.
+#: Settings of optional ids.
 IDS = frozenset({"transactional.id", "group.instance.id"})
 
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec, value_of
+from kcodec.compat._other_client import client_module, value_of
+from kcodec.compat._patches import Patches, check_signatures, every_codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from kcodec.compat._patches import Patches, client_module, value_of
+from kcodec.compat._other_client import client_module, value_of
+from kcodec.compat._patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec
+from kcodec.compat._other_client import client_module
+from kcodec.compat._patches import Patches, check_signatures, every_codec
 
 __all__ = ["install", "installed", "uninstall"]
 

@@ -50,7 +50,7 @@ TOPICS_REFRESH_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Interval at which a consumer that was late looks whether the application requests records again.
 LATE_STEP_SECONDS = 0.1
-#: Maximum time for leaving the group after an interruption of `close`.
+#: Maximum time for leaving the group after an interruption or the timeout of `close`.
 LEAVE_AT_ONCE_SECONDS = 0.2
 
 
@@ -146,7 +146,7 @@ class ConsumerCore:
         self._ended = Signal()
         #: The flow of `close` that leaves the group.
         self._closing: Task[None] | None = None
-        #: Whether `close` was interrupted.
+        #: Whether `leave_at_once` leaves the group, as `close` was interrupted or its timeout has passed.
         self._leaves_at_once = False
 
     # Background flows
@@ -450,7 +450,10 @@ class ConsumerCore:
 
     def close(self, timeout: float, callers: tuple[Callback, ...] = ()) -> Flow[None]:
         """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
-        nothing. For `callers`, see `SelectionCalls.unsubscribe`."""
+        nothing. For `callers`, see `SelectionCalls.unsubscribe`.
+
+        If the timeout passes before the request to leave is sent, the request is sent nevertheless. This is also so for
+        a timeout of 0, such as after a second Ctrl-C."""
         if self.is_closed or self._leaves_at_once:
             return
         self._report.end()
@@ -459,7 +462,12 @@ class ConsumerCore:
         try:
             yield from join(task, timeout)
         except TimeoutError:
+            if self.selection.membership is not None:
+                yield from self.leave_at_once()
             task.cancel()
+        except CancelledFlow:  # by `leave_at_once`, after an interruption of the call that waited for this flow
+            if not self._leaves_at_once:
+                raise
         finally:
             self.is_closed = True
             self.commits.end()
@@ -472,8 +480,8 @@ class ConsumerCore:
             yield from self.selection.unsubscribe(timeout, "the consumer is closed", is_final=True, callers=callers)
 
     def leave_at_once(self) -> Flow[None]:
-        """Leave the group after an interruption of `close`, without a commit and without callbacks. Wait for the
-        response only for LEAVE_AT_ONCE_SECONDS."""
+        """Leave the group after an interruption or the timeout of `close`, without a commit and without callbacks.
+        Wait for the response only for LEAVE_AT_ONCE_SECONDS."""
         self._leaves_at_once = True
         return self._end_membership()
 

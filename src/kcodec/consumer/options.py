@@ -268,7 +268,7 @@ def checked_columns(columns: Iterable[str], binary_type: str, framing: str | Non
         names += FRAMING_COLUMNS  # the payloads no longer contain the ids
     known = COLUMNS if framing is None else COLUMNS + FRAMING_COLUMNS
     for name in names:
-        if name not in known and name not in FRAMING_COLUMNS:  # the core knows which framing these need
+        if name not in COLUMNS + FRAMING_COLUMNS:  # the core knows which framing the latter need
             raise ValueError(f"unknown column {name!r}; expected one or more of {', '.join(known)}")
     schema_of(names, binary_type, False, framing)  # the core's own check
     return names

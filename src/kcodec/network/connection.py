@@ -41,6 +41,8 @@ MAX_CORRELATION_ID = 2**31 - 1
 #: Maximum number of consecutive connections without a response that are attributed to a broker that stops. After more,
 #: an error mentions the security protocol.
 SILENT_ENDS = 2
+#: Text of an I/O loop's error about a name lookup that has found no address.
+NO_ADDRESS = "the host has no address"
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
 MAX_UNAUTHENTICATED_RESPONSE_BYTES = 512 * 1024
@@ -90,7 +92,8 @@ class ConnectionOwner(ABC):
         self.request_timeout = options.request_timeout_ms / 1000
         self.metrics = options.metrics
         self.watchers: list[Callable[[Trace], None]] = []
-        #: For each address that has sent a response: the number of later connections in a row without one.
+        #: For each address that has sent a response: the number of later connections in a row that were opened, and
+        #: ended without a response after their setup. A refused login is not counted, because it is a response.
         self.silent_ends: dict[Address, int] = {}
 
     @abstractmethod
@@ -231,8 +234,12 @@ class Connection:
 
     @property
     def _setup_step(self) -> str:
-        is_handshake = self._tls is not None and not self._tls.is_established
-        return "the TLS handshake" if is_handshake else "the negotiation of versions and authentication"
+        is_tls = self._is_in_tls_handshake
+        return "the TLS handshake" if is_tls else "the negotiation of versions and authentication"
+
+    @property
+    def _is_in_tls_handshake(self) -> bool:
+        return self._tls is not None and not self._tls.is_established
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -465,9 +472,8 @@ class Connection:
     def _stage(self) -> str:
         if self._transport is None:
             return "no connection"
-        step = self._setup_step
-        hint = " (check that this listener uses TLS)" if "TLS" in step else ""
-        return f"the connection ended during {step}{hint}"
+        hint = " (check that this listener uses TLS)" if self._is_in_tls_handshake else ""
+        return f"the connection ended during {self._setup_step}{hint}"
 
     def _hint(self, error: BaseException | None) -> str:
         if self._transport is None or error is not None or not self._may_be_misconfigured():
@@ -481,19 +487,23 @@ class Connection:
     def _may_be_misconfigured(self) -> bool:
         """Return whether the security protocol can be the reason that the connection has ended. If the address has sent
         a response before, this is so after several connections without one, because the listener may have changed."""
+        earlier = self.network.silent_ends.get(self.address)
+        return earlier is None or (not self._has_response and earlier >= SILENT_ENDS)
+
+    def _count_silent_end(self, error: BaseException) -> None:
+        """Count the end of an open connection without a response, for `_may_be_misconfigured` of later connections."""
         ends = self.network.silent_ends
-        if self.address not in ends:
-            return True
-        if self._has_response:
-            return False
-        ends[self.address] += 1
-        return ends[self.address] > SILENT_ENDS
+        is_silent = self._transport is not None and not self._has_response
+        if is_silent and self.address in ends and not isinstance(error, AuthenticationError):
+            ends[self.address] += 1
 
     def close(self, error: BaseException, *, is_failure: bool = True) -> None:
         """Close the connection. Every call without a response fails with this reason."""
         if self.is_closed:
             return
         self.is_closed, was_ready, self.is_ready = True, self.is_ready, False
+        if is_failure:
+            self._count_silent_end(error)
         if self._transport is not None:
             self._transport.close()
         if self._negotiation is not None and not self._negotiation.done:
@@ -713,9 +723,10 @@ def _due(pending: _PendingCall) -> float:
 
 
 def _error_text(error: BaseException) -> str:
-    """Return the system's text for the error, whatever text the I/O loop has set."""
+    """Return the system's text for the error, whatever text the I/O loop has set. NO_ADDRESS is kept, because the
+    system's text for its code is about the address of this machine."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
-        return os.strerror(error.errno)
+        return NO_ADDRESS if error.strerror == NO_ADDRESS else os.strerror(error.errno)
     return str(error)
 
 

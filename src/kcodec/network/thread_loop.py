@@ -31,7 +31,7 @@ from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, Waiter, pass_on
-from kcodec.network.connection import Connection
+from kcodec.network.connection import NO_ADDRESS, Connection
 from kcodec.network.last_work import LastWait, log_failure
 from kcodec.network.weak_sets import members_of
 from kcodec.quantities import seconds_text
@@ -445,7 +445,7 @@ def _resolve(address: Address) -> list[SocketAddress]:
     """Return all addresses of a host in the system's order (client.dns.lookup=use_all_dns_ips). Raise OSError."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     if not found:  # only by a replacement of the system's function
-        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        raise OSError(errno.EADDRNOTAVAIL, NO_ADDRESS)
     return [(family, where) for family, _, _, _, where in found]
 
 

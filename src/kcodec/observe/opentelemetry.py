@@ -34,7 +34,8 @@ class _Instruments:
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         #: Protects `sums`. The meter calls the readers of counters while it holds its own lock, which it also takes to
-        #: create an instrument. Therefore, no instrument is created under this lock, and no reader takes the other one.
+        #: create an instrument. Therefore, no instrument is created under this lock, and no reader takes
+        #: `creation_lock`.
         self.lock = threading.Lock()
         self.creation_lock = threading.Lock()
         self.by_name: dict[str, Any] = {}
@@ -43,8 +44,8 @@ class _Instruments:
 
 
 class _GlobalProvider:
-    """Key of the instruments of the global meter provider: the API has a proxy for it until a program sets it, and the
-    instruments of the proxy then belong to the provider that was set."""
+    """Key of the instruments of the global meter provider. Before a program sets a provider, the API returns a proxy.
+    The instruments of the proxy later belong to the provider that was set."""
 
 
 _GLOBAL = _GlobalProvider()

@@ -25,7 +25,8 @@ _checked: CodeType | None = None
 
 
 def check_on_delivery(on_delivery: object) -> None:
-    """Raise TypeError before the record is sent if `on_delivery` is not plain, or expects the error first."""
+    """Raise TypeError before the record is sent if `on_delivery` is not a plain function, or expects the error
+    first."""
     global _checked  # a race of two threads only repeats a check
     code: CodeType | None = getattr(on_delivery, "__code__", None)
     if code is not None and code is _checked:

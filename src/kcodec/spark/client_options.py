@@ -27,14 +27,14 @@ PROVIDED = {
     "AWS_MSK_IAM": "sasl_aws_credentials_provider",
 }
 #: Options of Java's producer that kcodec's transactions do not have, because their value is fixed.
-ONLY_WRITE = frozenset({"acks", "enable_idempotence"})
+FIXED_WRITE_OPTIONS = frozenset({"acks", "enable_idempotence"})
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LEAVE_OUT = "leave it out"
 _LOGGING = "set the level of the logger kcodec, one of Python's loggers"
 _PEM = "write {} into a PEM file, and name the file with kafka.{}"
 _CERTIFICATES = _PEM.format("the certificates", "ssl.truststore.location")
 _KEY = _PEM.format("the private key and its certificates", "ssl.keystore.location")
-_PROVIDER = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
+PROVIDER_FUNCTION = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
 _TLS = "TLS is that of Python's ssl module; leave it out"
 _TOKEN = "kcodec.token.provider names a Python function that returns the token"
 _OIDC = f"only client credentials with a secret are built in (KIP-768); {_TOKEN}"
@@ -52,10 +52,10 @@ _IN_SPARK = {
     "enable_sasl_oauthbearer_unsecure_jwt": _TOKEN,
     "oauth_cb": _TOKEN,
     "oauthbearer_token_refresh_cb": _TOKEN,
-    "sasl_client_callback_handler_class": _PROVIDER,
-    "sasl_jaas_config": _PROVIDER,
-    "sasl_login_callback_handler_class": _PROVIDER,
-    "sasl_login_class": _PROVIDER,
+    "sasl_client_callback_handler_class": PROVIDER_FUNCTION,
+    "sasl_jaas_config": PROVIDER_FUNCTION,
+    "sasl_login_callback_handler_class": PROVIDER_FUNCTION,
+    "sasl_login_class": PROVIDER_FUNCTION,
     "sasl_oauthbearer_config": _TOKEN,
     "sasl_oauthbearer_method": f"kafka.sasl.oauthbearer.token.endpoint.url selects OIDC; {_TOKEN}",
 }
@@ -88,7 +88,7 @@ def why_refused(option: str, *, is_write: bool) -> str | None:
     """Return why an option of a Kafka client, by its name in kcodec, is not an option of a read or a write; None if it
     is unknown. Spark passes every option to Java's clients. A consumer ignores the options of a producer, and the
     reverse."""
-    is_of_write = option in WriterOptions.__annotations__ or option in ONLY_WRITE
+    is_of_write = option in WriterOptions.__annotations__ or option in FIXED_WRITE_OPTIONS
     is_of_read = option in ReadTopicOptions.__annotations__ or option in ConsumerOptions.__annotations__
     if is_of_write and not is_write:
         return f"is for writing: {LEAVE_OUT}"

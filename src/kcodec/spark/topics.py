@@ -25,6 +25,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.options import ReadTopicConfig, take_client_config
 from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import (
+    PROVIDER_FUNCTION,
     TOKEN_PROVIDER,
     client_option,
     end_refused_calls,
@@ -81,7 +82,6 @@ SUBSCRIBE = "subscribe has the topics that are read"
 PEM_FILES = (
     "certificates are in PEM files, which have no password; kafka.ssl.key.password is the password of the private key"
 )
-CALLBACK = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
 AS_STORED = "convert them with functions of DataFrames, or in the function of map_batches or land"
 #: Error codes of a task whose offsets are not in the log, and what the error says then.
 LOST = (
@@ -117,8 +117,8 @@ INSTEAD = {
     "kafka.columns": "the argument columns= of map_batches and land, or .schema() of a reader, chooses columns",
     "kafka.on.error": "mode=permissive leaves out corrupt batches",
     "kafka.on.missing": "failOnDataLoss determines what happens to lost offsets",
-    "kafka.sasl.login.callback.handler.class": CALLBACK,
-    "kafka.sasl.client.callback.handler.class": CALLBACK,
+    "kafka.sasl.login.callback.handler.class": PROVIDER_FUNCTION,
+    "kafka.sasl.client.callback.handler.class": PROVIDER_FUNCTION,
     "kafka.interceptor.classes": "interceptors are classes of Java",
     "kafka.fetch.min.bytes": "a task reads up to the end of its range, so no broker waits for more records",
     "kafka.exclude.internal.topics": "subscribePattern matches no internal topic; name such a topic with subscribe",

@@ -26,14 +26,21 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from kcodec.client import Producer, WriterOptions
 from kcodec.errors import EncodeError, KcodecError
 from kcodec.producer.options import take_options
-from kcodec.spark.client_options import LEAVE_OUT, TOKEN_PROVIDER, client_option, why_refused, with_credentials
+from kcodec.spark.client_options import (
+    LEAVE_OUT,
+    PROVIDER_FUNCTION,
+    TOKEN_PROVIDER,
+    client_option,
+    why_refused,
+    with_credentials,
+)
 from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
 from kcodec.spark.offset_options import STRATEGIES
 from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
 from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
-from kcodec.spark.topics import CALLBACK, OBJECTS, PEM_FILES
+from kcodec.spark.topics import OBJECTS, PEM_FILES
 from kcodec.spark.workers import SentToTasks, exempt_modules
 
 if TYPE_CHECKING:
@@ -53,8 +60,8 @@ INSTEAD = {
     "kafka.interceptor.classes": "interceptors are classes of Java",
     "kafka.ssl.truststore.password": PEM_FILES,
     "kafka.ssl.keystore.password": PEM_FILES,
-    "kafka.sasl.login.callback.handler.class": CALLBACK,
-    "kafka.sasl.client.callback.handler.class": CALLBACK,
+    "kafka.sasl.login.callback.handler.class": PROVIDER_FUNCTION,
+    "kafka.sasl.client.callback.handler.class": PROVIDER_FUNCTION,
 }
 #: Set by Spark among the options of a stream.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})

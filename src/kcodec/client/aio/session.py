@@ -464,7 +464,9 @@ class GroupTransactSession(ClientBase):
         """Abort an open transaction, revoke all partitions, leave the group and close the connections. Further calls
         have no effect. A call during another one waits for its end.
 
-        timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks.
+        timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks. If it passes
+            before the request to leave the group is sent, the request is sent nevertheless, and the call waits up to
+            0.2 seconds longer for the response.
 
         The end of the `with` block also closes the session. It waits at most 3 seconds
         after cancellation, or after a connection error if no broker responds.
