@@ -10,6 +10,8 @@ the member that gets one continues at the offset in the database. docs/recipes.m
   "offset of the last record + 1" and no "offset + count" does.
 - The id of the topic is stored with the position. If the topic is deleted and created again, the position belongs to a
   log that no longer exists, and `step` raises OffsetOutOfRangeError. Delete the row to read the new topic.
+- The leader epoch of the record before the position is stored, too. If an unclean leader election has replaced records
+  that were already read, `step` raises LogTruncationError, also if the log is longer than the position again.
 - No generation of a group fences a database. An owner that was stopped for a while (a pause, a suspended machine) may
   go on with what it had polled, after another has done the same. So the row is changed only where it still holds the
   position that was read: of two owners one commits, and the other is rolled back and begins at what is stored.
@@ -58,20 +60,23 @@ def check_mode(connection: Any) -> None:
 
 
 class Position(NamedTuple):
-    """The next offset to read, and the id of its topic; "" from brokers without topic ids."""
+    """The next offset to read, the id of its topic ("" from brokers without topic ids), and the leader epoch of the
+    record before it; -1 if none is known."""
 
     offset: int
     topic_id: str
+    leader_epoch: int
 
     @classmethod
     def of(cls, found: OffsetAndMetadata) -> Position:
         """Return a position of a consumer."""
-        return cls(found.offset, str(found.topic_id or ""))
+        return cls(found.offset, str(found.topic_id or ""), found.leader_epoch)
 
     @property
     def target(self) -> OffsetAndMetadata:
-        """The position for `seek`, which compares the id with that of the present topic."""
-        return OffsetAndMetadata(self.offset, topic_id=UUID(self.topic_id) if self.topic_id else None)
+        """The position for `seek`, which compares the id of the topic and the leader epoch with those of the log."""
+        topic_id = UUID(self.topic_id) if self.topic_id else None
+        return OffsetAndMetadata(self.offset, leader_epoch=self.leader_epoch, topic_id=topic_id)
 
 
 class Positions:
@@ -84,12 +89,14 @@ class Positions:
     SCHEMA = """
         CREATE TABLE IF NOT EXISTS kafka_position (
             reader TEXT, topic TEXT, partition INTEGER, position BIGINT NOT NULL, topic_id TEXT NOT NULL,
-            PRIMARY KEY (reader, topic, partition))"""
-    READ = "SELECT position, topic_id FROM kafka_position WHERE reader = ? AND topic = ? AND partition = ?"
-    BEGIN = "INSERT INTO kafka_position VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            leader_epoch INTEGER NOT NULL, PRIMARY KEY (reader, topic, partition))"""
+    READ = """
+        SELECT position, topic_id, leader_epoch FROM kafka_position
+        WHERE reader = ? AND topic = ? AND partition = ?"""
+    BEGIN = "INSERT INTO kafka_position VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
     MOVE = """
-        UPDATE kafka_position SET position = ?, topic_id = ?
-        WHERE reader = ? AND topic = ? AND partition = ? AND position = ? AND topic_id = ?"""
+        UPDATE kafka_position SET position = ?, topic_id = ?, leader_epoch = ?
+        WHERE reader = ? AND topic = ? AND partition = ? AND position = ? AND topic_id = ? AND leader_epoch = ?"""
 
     def __init__(self, connection: Any, name: str) -> None:
         check_mode(connection)

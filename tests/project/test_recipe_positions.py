@@ -18,7 +18,7 @@ from postgres_server import PostgresServer
 from kcodec import TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer
-from kcodec.errors import OffsetOutOfRangeError
+from kcodec.errors import LogTruncationError, OffsetOutOfRangeError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import offsets_in_database
@@ -57,7 +57,7 @@ def test_a_position_after_the_end_of_the_log_counts_nothing_twice(
     read(kcodec_broker, connection, topic)
     with connection:
         connection.execute("UPDATE kafka_position SET position = 15")
-    with pytest.raises(OffsetOutOfRangeError, match="the position 15 is not in the log"):
+    with pytest.raises(OffsetOutOfRangeError, match="was truncated: records below the position 15"):
         read(kcodec_broker, connection, topic)
     assert amount(connection) == 10
     assert not [record for record in caplog.records if "continuing" in record.getMessage()]
@@ -100,6 +100,25 @@ def test_a_position_of_a_former_topic_skips_nothing_of_the_new_one(
         connection.execute("DELETE FROM kafka_position")
     read(kcodec_broker, connection, topic)
     assert amount(connection) == 40
+
+
+def test_records_that_an_unclean_election_has_replaced_are_not_skipped(
+    kcodec_broker: Broker, connection: sqlite3.Connection
+) -> None:
+    """The former leader had more records of its epoch than the log has now, and the log is longer than the position."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.seed(topic, [(b"alice", b"1")] * 5)
+    read(kcodec_broker, connection, topic)
+    stored = connection.execute("SELECT position, leader_epoch FROM kafka_position").fetchone()
+    kcodec_broker.change_leader_epoch(topic)
+    kcodec_broker.seed(topic, [(b"alice", b"1")] * 5)
+    with connection:
+        connection.execute("UPDATE kafka_position SET position = 7")
+    with pytest.raises(LogTruncationError) as raised:
+        read(kcodec_broker, connection, topic)
+    assert stored == (5, 0)
+    assert raised.value.divergent_offset == 5
+    assert amount(connection) == 5
 
 
 def test_a_connection_that_commits_each_statement_is_refused() -> None:

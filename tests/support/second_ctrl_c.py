@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An asyncio program with a consumer that gets Ctrl-C twice: the first cancels its task, and the second raises
-KeyboardInterrupt in the middle of the code of kcodec that leaves the group."""
+"""Asyncio programs that get Ctrl-C twice: the first cancels the task, and the second raises KeyboardInterrupt in the
+middle of the code of kcodec that leaves the group or aborts the transaction."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
@@ -16,9 +17,9 @@ _PACKAGE = kcodec.__path__[0]
 _FIRST_CTRL_C_SECONDS = 0.01
 
 
-def run_consumer(servers: str, topic: str, group_id: str, at: int, **options: Any) -> bool:
-    """Run the program. Return False if the code that leaves has fewer than `at` points at which Python handles signals;
-    then there is no second Ctrl-C.
+def run_interrupted(main: Callable[[Callable[[], object]], Awaitable[None]], at: int) -> bool:
+    """Run a program. Its argument is a function that lets the first Ctrl-C arrive soon. Return False if the code after
+    it has fewer than `at` points at which Python handles signals; then there is no second Ctrl-C.
 
     The points are those at which a Python function of kcodec begins, and after calls of compiled functions from there.
     """
@@ -36,20 +37,62 @@ def run_consumer(servers: str, topic: str, group_id: str, at: int, **options: An
         sys.setprofile(second)
         task.cancel()
 
-    async def main() -> None:
+    async def body() -> None:
         task = asyncio.current_task()
         assert task is not None
-        async with aio.Consumer(bootstrap_servers=servers, group_id=group_id, **options) as consumer:
-            await consumer.subscribe([topic])
-            while not consumer.assignment():
-                await consumer.poll(0.1)
-            asyncio.get_running_loop().call_later(_FIRST_CTRL_C_SECONDS, first, task)
-            await consumer.poll(None)
+        await main(lambda: asyncio.get_running_loop().call_later(_FIRST_CTRL_C_SECONDS, first, task))
 
     try:
-        asyncio.run(main())
+        asyncio.run(body())
     except (KeyboardInterrupt, asyncio.CancelledError):
         return left < 0
     finally:
         sys.setprofile(None)
     raise AssertionError("the program has ended without an interruption")
+
+
+def run_consumer(servers: str, topic: str, group_id: str, at: int, **options: Any) -> bool:
+    """Run a program with a consumer, as `run_interrupted` does."""
+
+    async def main(interrupt: Callable[[], object]) -> None:
+        async with aio.Consumer(bootstrap_servers=servers, group_id=group_id, **options) as consumer:
+            await consumer.subscribe([topic])
+            while not consumer.assignment():
+                await consumer.poll(0.1)
+            interrupt()
+            await consumer.poll(None)
+
+    return run_interrupted(main, at)
+
+
+def run_producer(servers: str, topic: str, transactional_id: str, at: int) -> bool:
+    """Run a program with an open transaction of a producer, as `run_interrupted` does."""
+
+    async def main(interrupt: Callable[[], object]) -> None:
+        async with (
+            aio.Producer(bootstrap_servers=servers, transactional_id=transactional_id) as producer,
+            producer.transaction() as txn,
+        ):
+            await txn.send(topic, b"aborted")
+            await producer.flush()
+            interrupt()
+            await asyncio.Event().wait()
+
+    return run_interrupted(main, at)
+
+
+def run_session(servers: str, topic: str, transactional_id: str, at: int) -> bool:
+    """Run a program with an open transaction of a session, as `run_interrupted` does."""
+
+    async def main(interrupt: Callable[[], object]) -> None:
+        async with (
+            aio.GroupTransactSession(
+                bootstrap_servers=servers, group_id=transactional_id, transactional_id=transactional_id, topics=topic
+            ) as session,
+            session.transaction() as txn,
+        ):
+            await (await txn.send(topic, b"aborted"))
+            interrupt()
+            await txn.poll(None)
+
+    return run_interrupted(main, at)

@@ -1,60 +1,284 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that forgets to commit ends without an error, and no reader ever gets its records: the log says so."""
+"""A program that ends with an open transaction, or drops its producer: the transaction is aborted, and a log line says
+that no reader gets its records."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
+import os
+import random
+import signal
 import subprocess
 import sys
+import textwrap
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from second_ctrl_c import run_producer, run_session
 
 from kcodec.broker import Broker
-from kcodec.client import Producer, aio
+from kcodec.client import Admin, Producer, TransactionHandle, WriterReceipt, aio, commit_transaction
 from kcodec.errors import AbortableTransactionError, EncodeError
+from kcodec.offsets import TopicPartition
 from kcodec.testing.proxy import KafkaProxy
 
 LOST = "was not closed, and its transaction was neither committed nor aborted: no read_committed reader will get its"
-PROGRAM = """
-import sys
-from kcodec.client import Producer
-producer = Producer(bootstrap_servers=sys.argv[1], transactional_id=sys.argv[2])
-producer.begin_transaction()
-producer.send(sys.argv[2], b"value").result()
+ABORTED = "was not closed, and its open transaction was aborted: no read_committed reader will get its records"
+BEGIN = """
+import asyncio, gc, os, signal, sys, threading
+from kcodec.client import GroupTransactSession, Producer, aio
+servers, topic = sys.argv[1:]
+def begin(**options):
+    global producer
+    producer = Producer(bootstrap_servers=servers, transactional_id=topic, **options)
+    producer.begin_transaction()
+    producer.send(topic, b"value").result()
+async def abegin():
+    global producer
+    producer = aio.Producer(bootstrap_servers=servers, transactional_id=topic)
+    await producer.begin_transaction()
+    await (await producer.send(topic, b"value"))
+def begin_session():
+    global session, block
+    session = GroupTransactSession(bootstrap_servers=servers, group_id=topic, transactional_id=topic, topics=topic)
+    block = session.transaction().__enter__()
+    block.send(topic, b"value").result()
+async def abegin_session():
+    global session, block
+    session = aio.GroupTransactSession(bootstrap_servers=servers, group_id=topic, transactional_id=topic, topics=topic)
+    block = await session.transaction().__aenter__()
+    await (await block.send(topic, b"value"))
 """
+#: Ends of a program with an open transaction, and the exit status.
+ENDS = {
+    "the end": ("begin()", 0),
+    "records in the buffer": ("begin(linger_ms=5000)\nproducer.send(topic, b'buffered')", 0),
+    "an exception": ("begin()\n1 / 0", 1),
+    "sys.exit": ("begin()\nsys.exit(3)", 3),
+    "Ctrl-C": ("begin()\nsignal.raise_signal(signal.SIGINT)", -signal.SIGINT),
+    "a thread": ("threading.Thread(target=begin).start()", 0),
+    "the end of a function": ("begin()\ndel producer", 0),
+    "the end of the event loop": ("asyncio.run(abegin())", 0),
+    "an exception in a coroutine": ("async def main():\n    await abegin()\n    1 / 0\nasyncio.run(main())", 1),
+    "the end of a coroutine": (
+        "async def main():\n    await abegin()\n    global producer\n    del producer\nasyncio.run(main())",
+        0,
+    ),
+    "a session": ("begin_session()", 0),
+    "a session in the event loop": ("asyncio.run(abegin_session())", 0),
+}
+COMMITS = {
+    "sync": "begin()\nproducer.commit_transaction_async()\nproducer.begin_transaction()\nproducer.send(topic, b'2')",
+    "asyncio": """
+async def main():
+    await abegin()
+    await producer.commit_transaction_async()
+    await producer.begin_transaction()
+    await producer.send(topic, b"2")
+asyncio.run(main())
+""",
+}
+#: Number of points at which a program is interrupted.
+PROGRAMS = 20
 pytestmark = pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")
 
 
-def test_a_forgotten_commit_is_logged_at_exit(kcodec_broker: Broker) -> None:
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BEGIN + textwrap.dedent(program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def state_of(broker: Broker, transactional_id: str) -> str | None:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        found = admin.list_transactions().get(transactional_id)
+    return None if found is None else found.state
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_that_ends_aborts_its_transaction(kcodec_broker: Broker, end: str) -> None:
+    """Otherwise, the transaction would block readers until transaction_timeout_ms."""
     topic = kcodec_broker.create_topic(partitions=1)
-    command = [sys.executable, "-c", PROGRAM, kcodec_broker.bootstrap_servers, topic]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert LOST in done.stderr and done.returncode == 0
+    program, status = ENDS[end]
+    done = run(program, kcodec_broker.bootstrap_servers, topic)
+    assert done.returncode == status, done.stderr
+    assert state_of(kcodec_broker, topic) == "CompleteAbort"
+    assert kcodec_broker.committed(topic) == []
+    assert done.stderr.count(ABORTED) == 1 and LOST not in done.stderr, done.stderr
 
 
-def test_records_of_a_forgotten_commit_are_logged_at_exit(kcodec_broker: Broker) -> None:
-    """They are not acknowledged yet when the program ends."""
+@pytest.mark.parametrize("api", COMMITS)
+def test_a_program_that_ends_completes_its_commit(kcodec_broker: Broker, api: str) -> None:
+    """The commit in the background is complete, and the transaction that has begun after it is aborted."""
     topic = kcodec_broker.create_topic(partitions=1)
-    command = [sys.executable, "-c", PROGRAM.replace(".result()", ""), kcodec_broker.bootstrap_servers, topic]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert "records may be lost: 1 record of topic" in done.stderr or LOST in done.stderr
+    done = run(COMMITS[api], kcodec_broker.bootstrap_servers, topic)
+    assert [record.value for record in kcodec_broker.committed(topic)] == [b"value"], done.stderr
+    assert state_of(kcodec_broker, topic) != "Ongoing"
+    assert "did not end" not in done.stderr and ABORTED in done.stderr, done.stderr
 
 
-def test_a_forgotten_commit_is_logged_by_the_async_producer(
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("begin", ["begin()", "asyncio.run(abegin())", "begin_session()"])
+def test_a_forked_child_does_not_abort_the_transaction(kcodec_broker: Broker, begin: str) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    program = """
+    async def main():
+        await abegin()
+        fork(os._exit)  # the end of asyncio.run would wait for a thread that the child does not have
+        await producer.commit_transaction()
+    def fork(end=sys.exit):
+        child = os.fork()
+        if child == 0:
+            globals().pop("producer", None), globals().pop("session", None), globals().pop("block", None)
+            gc.collect()
+            end(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    ends = {
+        "begin()": "begin()\nfork()\nproducer.commit_transaction()",
+        "asyncio.run(abegin())": "asyncio.run(main())",
+        "begin_session()": "begin_session()\nfork()\nblock.__exit__(None, None, None)",
+    }
+    done = run(textwrap.dedent(program) + ends[begin], kcodec_broker.bootstrap_servers, topic)
+    assert [record.value for record in kcodec_broker.committed(topic)] == [b"value"], done.stderr
+
+
+def test_the_end_does_not_abort_a_shared_transaction(kcodec_broker: Broker) -> None:
+    """Another process that has its handle can still commit it."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    program = """
+    producer = Producer(bootstrap_servers=servers, transactional_id=topic)
+    transaction = producer.transaction()
+    transaction.__enter__()
+    print(transaction.handle.to_json())
+    transaction.send(topic, b"value").result()
+    producer.flush()
+    print(transaction.receipt[topic, 0])
+    """
+    done = run(program, kcodec_broker.bootstrap_servers, topic)
+    assert done.returncode == 0, done.stderr
+    handle, receipt = done.stdout.splitlines()
+    commit_transaction(
+        TransactionHandle.from_json(handle),
+        bootstrap_servers=kcodec_broker.bootstrap_servers,
+        receipts=[WriterReceipt({TopicPartition(topic, 0): ast.literal_eval(receipt)})],
+    )
+    assert [record.value for record in kcodec_broker.committed(topic)] == [b"value"]
+
+
+def test_the_end_of_a_fenced_producer_logs_no_error(kcodec_broker: Broker) -> None:
+    """It also leaves the transaction of the new producer open."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    program = """
+    begin()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    """
+    command = [sys.executable, "-c", BEGIN + textwrap.dedent(program), kcodec_broker.bootstrap_servers, topic]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as fenced:
+        assert fenced.stdout is not None
+        assert fenced.stdout.readline() == "begun\n"
+        with (
+            Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic) as producer,
+            producer.transaction() as txn,
+        ):
+            txn.send(topic, b"new").result()
+            _, errors = fenced.communicate("\n", timeout=30)
+    assert [record.value for record in kcodec_broker.committed(topic)] == [b"new"]
+    assert "transaction" not in errors and "failed" not in errors, errors
+
+
+def test_without_a_broker_the_end_does_not_wait_long(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    program = """
+    begin()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    """
+    with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
+        command = [sys.executable, "-c", BEGIN + textwrap.dedent(program), proxy.bootstrap_servers, topic]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen(command, text=True, **pipes)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+    with process:
+        began = time.monotonic()
+        _, errors = process.communicate("\n", timeout=30)
+    assert time.monotonic() - began < 6.0
+    assert LOST in errors and "Traceback" not in errors, errors
+
+
+def test_a_dropped_async_producer_aborts_its_transaction(
     kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
 
-    async def forget() -> None:
+    async def forget() -> Any:
         producer = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic)
         await producer.begin_transaction()
         await (await producer.send(topic, b"value"))
+        return producer._io_loop
 
-    asyncio.run(forget())
-    gc.collect()
-    assert LOST in caplog.text
+    async def main() -> None:
+        io_loop = await forget()
+        gc.collect()
+        async with asyncio.timeout(20):
+            while not io_loop.is_closed:
+                await asyncio.sleep(0.02)
+        assert state_of(kcodec_broker, topic) == "CompleteAbort"
+
+    asyncio.run(main())
+    assert ABORTED in caplog.text and LOST not in caplog.text
+
+
+@pytest.mark.parametrize(("run_program", "most"), [(run_producer, 600), (run_session, 2900)])
+def test_a_transaction_is_aborted_after_a_second_ctrl_c(
+    kcodec_broker: Broker, run_program: Callable[..., bool], most: int
+) -> None:
+    """most: more points than the code after the first Ctrl-C has."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    points, interruptions = random.Random(1), 0
+    for number in range(PROGRAMS):
+        at, transactional_id = points.randrange(most), f"{topic}-{number}"
+        if number == 0:
+            at = 90  # in the call of abort_transaction, after the change of the state
+        interruptions += run_program(kcodec_broker.bootstrap_servers, topic, transactional_id, at)
+        assert state_of(kcodec_broker, transactional_id) in {"CompleteAbort", "Empty"}, f"interrupted at {at}"
+    assert interruptions > PROGRAMS / 2
+
+
+@pytest.mark.parametrize("code", ["COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS"])
+@pytest.mark.parametrize("cancellations", [2, 3])
+def test_cancelled_aborts_leave_no_transaction_open(kcodec_broker: Broker, code: str, cancellations: int) -> None:
+    """The coordinator does not accept the first requests."""
+    topic = kcodec_broker.create_topic(partitions=1)
+
+    async def main() -> None:
+        async with (
+            aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic) as producer,
+            producer.transaction() as txn,
+        ):
+            await (await txn.send(topic, b"value"))
+            kcodec_broker.faults.add("EndTxn", error=code, count=2)
+            await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(main())
+        while state_of(kcodec_broker, topic) != "Ongoing":
+            await asyncio.sleep(0.05)
+        for _ in range(cancellations):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    kcodec_broker.faults.clear()
+    assert state_of(kcodec_broker, topic) == "CompleteAbort"
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

@@ -413,7 +413,7 @@ class Consumer(ClientBase):
                     self._run_with_callbacks(flow, timeout, "close()")
             except BaseException as interruption:
                 if is_interruption(interruption):
-                    self._leave_at_once(self._core)
+                    self._run_at_once(self._core.leave_at_once())
                 raise
             finally:
                 self._io_loop.close()

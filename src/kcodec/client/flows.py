@@ -135,33 +135,46 @@ def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) 
         client.scheduler.spawn(flow, name).when_done(ended)
 
 
-def work_of_consumer(
-    core: ConsumerCore, group_id: str | None, name: str, producer: ProducerCore | None = None
-) -> LastWork | None:
-    """Return what a consumer or a session does if the program does not close it: it leaves its group.
+def work_of_consumer(core: ConsumerCore, group_id: str | None, name: str) -> LastWork | None:
+    """Return what a consumer does if the program does not close it: it leaves its group.
 
-    name:     The consumer or session in log lines.
-    producer: The producer of a session, whose records are lost.
+    name: The consumer in log lines.
     """
     from kcodec.network.last_work import LastWork
 
     if group_id is None:
         return None
-    report = (lambda: None) if producer is None else _log_of_losses(producer, name)
-    return LastWork(name, core.selection.leave_forgotten, lambda: f"the consumer to leave group {group_id!r}", report)
+    return LastWork(name, core.selection.leave_forgotten, lambda: f"the consumer to leave group {group_id!r}")
+
+
+def work_of_session(core: ConsumerCore, group_id: str, name: str, producer: ProducerCore) -> LastWork:
+    """Return what a session does if the program does not close it: it aborts an open transaction and leaves its group.
+
+    name: The session in log lines.
+    """
+    from kcodec.network.last_work import LAST_WORK_SECONDS, LastWork
+
+    def flow() -> Flow[None]:
+        abort = producer.last_flow(name, LAST_WORK_SECONDS)
+        if abort is not None:
+            yield from abort
+        yield from core.selection.leave_forgotten()
+
+    text = f"the session to abort its open transaction and to leave group {group_id!r}"
+    return LastWork(name, flow, lambda: text, _log_of_losses(producer, name))
 
 
 def work_of_producer(core: ProducerCore, name: str) -> LastWork | None:
-    """Return what a producer does if the program does not close it: it sends its records. A transaction is not
-    committed, so its records are of no use.
+    """Return what a producer does if the program does not close it: it sends its records, or aborts its open
+    transaction. A writer of a shared transaction does nothing.
 
     name: The producer in log lines.
     """
-    from kcodec.network.last_work import LastWork
+    from kcodec.network.last_work import LAST_WORK_SECONDS, LastWork
 
-    if core.id_manager.transactional_id is not None:
+    if core.id_manager.transactional_id is not None and not core.id_manager.owns_transactions:
         return None
-    return LastWork(name, core.last_flow, core.waiting_text, _log_of_losses(core, name))
+    return LastWork(name, lambda: core.last_flow(name, LAST_WORK_SECONDS), core.last_text, _log_of_losses(core, name))
 
 
 def _log_of_losses(core: ProducerCore, name: str) -> Callable[[], None]:

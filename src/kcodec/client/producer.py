@@ -688,6 +688,10 @@ class Producer(ProducerBase):
                         outcome=core.report_of_close(),
                     )
                 self._run(flow, timeout, "close()")
+        except BaseException as interruption:
+            if is_interruption(interruption) and self._core.id_manager.owns_transactions:
+                self._run_at_once(self._core.abort_at_once())
+            raise
         finally:
             self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))

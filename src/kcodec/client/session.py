@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec.arguments import check_seconds, check_timeout
-from kcodec.client.flows import run_in_background, work_of_consumer
+from kcodec.client.flows import run_in_background, work_of_session
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
     abort_of,
@@ -33,11 +33,12 @@ from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.selection_calls import leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
-from kcodec.flow import Flow
+from kcodec.flow import Flow, join, spawn
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
+from kcodec.producer.core import ABORT_AT_ONCE_SECONDS
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.on_delivery import call_on_delivery
 from kcodec.producer.options import ProducerConfig
@@ -332,7 +333,7 @@ class GroupTransactSession(ClientBase):
         )
         self._flows.attach(self._core, RebalanceListener(**taken.callbacks))
         client.on_crash.append(self._core.crash)
-        self._io_loop.last_work = work_of_consumer(self._core, group_id, repr(self), self._producer._core)
+        self._io_loop.last_work = work_of_session(self._core, group_id, repr(self), self._producer._core)
         self._start()
 
     @classmethod
@@ -492,10 +493,19 @@ class GroupTransactSession(ClientBase):
             if is_interruption(interruption):
                 deadline = time.monotonic()  # wait for nothing more
                 if self._is_started:
-                    self._leave_at_once(self._core)
+                    self._run_at_once(self._end_at_once())
             raise
         finally:
             self._producer.close(max(deadline - time.monotonic(), 0.0))
+
+    def _end_at_once(self) -> Flow[None]:
+        """After an interruption of `close`: abort an open transaction and leave the group."""
+        abort = yield from spawn(self._producer._core.abort_at_once(), "abort at once")
+        yield from self._core.leave_at_once()
+        try:
+            yield from join(abort, ABORT_AT_ONCE_SECONDS)
+        except TimeoutError:
+            abort.cancel()
 
     def _ending_text(self) -> str:
         """Return a text that describes what `close` waits for."""

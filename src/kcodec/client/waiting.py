@@ -54,6 +54,8 @@ T = TypeVar("T")
 GRACE_SECONDS = 1.0
 #: A thread that was woken to get buffer space, and has not run for this time, loses its position in the queue.
 LOST_SECONDS = 1.0
+#: Maximum time of the requests after an interruption of `close`; a session sends two kinds, 0.2 s each.
+AT_ONCE_SECONDS = 0.4
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 
@@ -137,15 +139,13 @@ class ClientBase(NotPickled):
             with contextlib.suppress(TransportError):  # the callback has closed the client
                 self._io_loop.post(callback.complete)
 
-    def _leave_at_once(self, core: ConsumerCore) -> None:
-        """Leave the group after an interruption of `close`, so that other members get the partitions without waiting
-        for the session timeout."""
-        from kcodec.consumer.core import LEAVE_AT_ONCE_SECONDS  # which the consumer has imported
-
+    def _run_at_once(self, flow: Flow[None]) -> None:
+        """Run a short flow after an interruption of `close`: leave the group, so that other members get the partitions
+        without waiting for the session timeout, or abort a transaction, which blocks readers."""
         # TransportError: the client was closed meanwhile. DeliveryTimeoutError, which is a TransportError: the I/O
         # thread is blocked. RuntimeError: this runs on the I/O thread, or in a signal handler.
         with contextlib.suppress(TransportError, RuntimeError):
-            self._run(core.leave_at_once(), LEAVE_AT_ONCE_SECONDS, "close()")
+            self._run(flow, AT_ONCE_SECONDS, "close()")
 
     def _log_dropped(self) -> None:
         """Log what is lost, or is still done, because the program has dropped the object without closing it."""
@@ -462,7 +462,8 @@ class ProducerBase(ClientBase):
 
     def _log_dropped(self) -> None:
         if hasattr(self, "_core") and self._io_loop.can_finish:
-            log_still_sent(self._core.accumulator, repr(self))
+            if self._core.id_manager.transactional_id is None:  # otherwise, the last work logs what it aborts
+                log_still_sent(self._core.accumulator, repr(self))
         elif not self._io_loop.is_abandoned:  # the I/O loop logs it after the last work
             self._log_lost()
 

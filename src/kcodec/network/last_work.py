@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work that a client still does if the program does not close it: a producer sends its records, and a consumer
-leaves its group."""
+"""The work that a client still does if the program does not close it: a producer sends its records or aborts its open
+transaction, and a consumer leaves its group."""
 
 from __future__ import annotations
 

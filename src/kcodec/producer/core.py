@@ -42,6 +42,11 @@ from kcodec.quantities import count_text, seconds_text
 if TYPE_CHECKING:
     from kcodec._fast import IoTurn
 
+#: Maximum time for the abort of a transaction if the program has not closed its producer.
+LAST_ABORT_SECONDS = 1.5
+#: The same if Ctrl-C or a cancellation interrupts the close of the producer.
+ABORT_AT_ONCE_SECONDS = 0.2
+
 
 class ProducerCore:
     """One producer. Methods run on the I/O thread, except `append` and `append_batch` under `lock`.
@@ -353,10 +358,31 @@ class ProducerCore:
             self.sender.fail_all(lambda batch: self._closed_early(DeliveryTimeoutError, text, batch))
         self.sender.stop()
 
-    def last_flow(self) -> Flow[None] | None:
-        """Return the flow for a producer that the program does not close: it sends the buffered records. Return None if
-        all records have ended."""
-        return self.close() if self.has_unfinished else None
+    def last_flow(self, name: str, seconds: float) -> Flow[None] | None:
+        """Return the flow for a producer that the program does not close: it sends the buffered records, or aborts the
+        open transaction. Return None if there is nothing to do.
+
+        name:    The producer in log lines.
+        seconds: Maximum time for a commit in progress.
+        """
+        if self.id_manager.transactional_id is None:
+            return self.close() if self.has_unfinished else None
+        flow = self.id_manager.last_flow(name, seconds, LAST_ABORT_SECONDS)
+        if flow is not None:
+            with self.lock:
+                self.accumulator.refusal, self.is_closed = TransportError("the producer is closed"), True
+        return flow
+
+    def last_text(self) -> str | None:
+        """Return a text that describes what this flow waits for."""
+        if self.id_manager.transactional_id is None:
+            return self.waiting_text()
+        return f"the end of the transaction of {self.id_manager.transactional_id!r}"
+
+    def abort_at_once(self) -> Flow[None]:
+        """After an interruption of `close`: abort an open transaction. Wait for the response only for
+        ABORT_AT_ONCE_SECONDS."""
+        return self.id_manager.abort_at_once(ABORT_AT_ONCE_SECONDS)
 
     def _closed_early(self, kind: type[TransportError], text: str, batch: ProducerBatch) -> TransportError:
         why = self.why_waiting(batch)

@@ -80,6 +80,11 @@ class BufferedRecords(Protocol):
 
     lock: AbstractContextManager[Any]
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether records are buffered or in flight."""
+        ...
+
     def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         """Wait until all records sent so far have a result or an error. Raise only DeliveryTimeoutError.
 
@@ -110,12 +115,14 @@ class ProducerIdManager:
     """Provides the identity of a producer. The methods here are those of a producer without one.
 
     transactional_id: Part of every ProduceRequest; None outside transactions.
+    owns_transactions: Whether it begins and ends transactions. A writer of a shared transaction does not.
     changed:          Set whenever the result of `current`, `may_send` or `refuses` may have changed.
     last_error:       Error of the last request for an identity; None if no request has failed.
     newest:           Transaction to which records belong that are sent now; None outside transactions.
     """
 
     transactional_id: str | None = None
+    owns_transactions: bool = False
     last_error: BaseException | None = None
 
     def __init__(self) -> None:
@@ -130,6 +137,20 @@ class ProducerIdManager:
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """End an open transaction when the producer is closed."""
+        yield from ()
+
+    def last_flow(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None] | None:
+        """Return the flow that ends the transaction of a producer that the program has not closed, or None if no
+        transaction is open.
+
+        name:           The producer in log lines.
+        commit_seconds: Maximum time for a commit in progress.
+        abort_seconds:  Maximum time for an abort.
+        """
+        return None
+
+    def abort_at_once(self, timeout: float) -> Flow[None]:
+        """Abort an open transaction after an interruption of `close`. Only log errors."""
         yield from ()
 
     @property

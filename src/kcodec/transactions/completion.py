@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kcodec.errors import DeliveryTimeoutError, KcodecError, UnknownOutcomeError
+from kcodec.errors import DeliveryTimeoutError, KcodecError, ProducerFencedError, UnknownOutcomeError
 from kcodec.flow import Flow, wait
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import Failed, TransactionDisposition
@@ -25,6 +25,8 @@ log = logging.getLogger("kcodec.transactions")
 _FLUSHING = frozenset({*COMMITS, State.ABORTING, State.RELEASING})
 #: States in which a call other than a commit in the background ends the transaction.
 _ENDING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
+#: Maximum time to repeat an abort that got no response, when the producer ends.
+REPEATED_ABORT_SECONDS = 1.5
 
 
 class TransactionCompletion:
@@ -33,6 +35,8 @@ class TransactionCompletion:
     def __init__(self, context: ProducerContext, background: BackgroundCommit) -> None:
         self._context = context
         self._background = background
+        #: Whether the last end has reached EndTxn.
+        self._is_end_begun = False
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
         """Flush, then send EndTxn. A call after UnknownOutcomeError repeats the same EndTxn. If a commit in the
@@ -47,8 +51,9 @@ class TransactionCompletion:
         is_repeat = context.state is State.UNKNOWN_OUTCOME
         if is_repeat:
             self._background.raise_unretrieved()
-        context.call(Event.COMMIT)
-        yield from self.complete_commit(context.now_open, deadline, is_repeat=is_repeat)
+        with self._interruptible():
+            context.call(Event.COMMIT)
+            yield from self.complete_commit(context.now_open, deadline, is_repeat=is_repeat)
 
     def complete_commit(
         self, transaction: ProducerTransaction, deadline: float, *, is_repeat: bool = False
@@ -56,6 +61,7 @@ class TransactionCompletion:
         """Flush and send EndTxn, in one of the states of COMMITS."""
         context = self._context
         with self._interruptible(transaction):
+            self._is_end_begun = False
             if not is_repeat:
                 yield from self.flush(transaction, deadline)
                 if context.state not in COMMITS:
@@ -74,10 +80,11 @@ class TransactionCompletion:
         if context.state is State.DISCARDED:
             self._background.discard()
             return
-        context.call(Event.ABORT)
-        transaction = context.now_open
         try:
-            with self._interruptible(transaction):
+            with self._interruptible():
+                context.call(Event.ABORT)
+                self._is_end_begun = False
+                transaction = context.now_open
                 if context.records is not None:
                     context.records.abort_buffered(context.aborted_before())
                 yield from self.flush(transaction, deadline)
@@ -110,6 +117,7 @@ class TransactionCompletion:
         context = self._context
         following: ProducerIdAndEpoch | None = transaction.producer
         if transaction.is_sent:
+            self._is_end_begun = True
             try:
                 following = yield from self._send_end(transaction, is_commit, deadline)
             except Failed as failed:
@@ -158,14 +166,15 @@ class TransactionCompletion:
         return (yield from end_transaction(context.cluster, ending, False, deadline))
 
     @contextmanager
-    def _interruptible(self, transaction: ProducerTransaction) -> Iterator[None]:
+    def _interruptible(self, transaction: ProducerTransaction | None = None) -> Iterator[None]:
         """If the end in this block is cancelled, note this in the state, and raise UnknownOutcomeError if a commit was
-        sent. If it is late, note this in its error."""
+        sent. If it is late, note this in its error. The default for `transaction` is the open one."""
         context = self._context
         try:
             yield
         except GeneratorExit:
             is_commit = context.state is State.COMMITTING
+            transaction = transaction or context.now_open
             self._interrupt_end(transaction)
             if is_commit and transaction.is_commit_unconfirmed:
                 # The client is closed while another caller waits for the commit.
@@ -174,6 +183,14 @@ class TransactionCompletion:
                     "unknown, and the transaction may be committed, aborted or still open",
                     possibly_sent=True,
                 ) from None
+            raise
+        except (KeyboardInterrupt, SystemExit):  # in asyncio, a Ctrl-C can interrupt this code anywhere
+            transaction = transaction or context.open
+            if transaction is not None:
+                if self._is_end_begun:
+                    transaction.is_end_unconfirmed = True
+                    transaction.is_commit_unconfirmed |= context.state in COMMITS
+                self._interrupt_end(transaction)
             raise
         except DeliveryTimeoutError as late:
             context.advise(late)
@@ -219,6 +236,7 @@ class TransactionCompletion:
         yield from self._background.end_at_close(deadline)
         yield from self._until_call_ends(deadline)
         if context.state not in TO_ABORT:
+            yield from self._repeat_abort(REPEATED_ABORT_SECONDS if deadline is None else context.left(deadline))
             return
         timeout = None if deadline is None else context.left(deadline)
         log.info("%s: close aborts the open transaction", context.transactional_id)
@@ -226,3 +244,70 @@ class TransactionCompletion:
             yield from self.abort(timeout)
         except KcodecError as error:
             log.warning("close could not abort the open transaction: %s", error)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction is open, and its end needs this producer. If other processes have its handle, they can
+        end it."""
+        context = self._context
+        if context.state in COMMITS or context.state is State.ABORTING or self._is_abort_unconfirmed:
+            return True
+        return context.state in TO_ABORT and context.open is not None and not context.open.is_shared
+
+    def end_forgotten(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None]:
+        """End the transaction of a producer that the program has not closed, because an open transaction blocks
+        read_committed consumers. If a commit or an abort is in progress, wait for its end. Otherwise, abort the
+        transaction, and never commit it. Log errors, but not if another producer has taken over the transactional id.
+
+        name:           The producer in log lines.
+        commit_seconds: Maximum time for a commit or an abort in progress.
+        abort_seconds:  Maximum time for the abort.
+        """
+        context = self._context
+        deadline = context.deadline(commit_seconds)
+        yield from self._background.end_at_close(deadline)
+        yield from self._until_call_ends(deadline)
+        if context.state not in TO_ABORT or not self.has_open:
+            yield from self._repeat_abort(abort_seconds)
+            return
+        has_records = context.now_open.is_sent or (context.records is not None and context.records.has_unfinished)
+        yield from self.abort_at_once(abort_seconds)
+        if has_records and context.state is not State.FATAL_ERROR and context.state not in TO_ABORT:
+            log.warning(
+                "%s was not closed, and its open transaction was aborted: no read_committed reader will get its "
+                "records",
+                name,
+            )
+
+    def abort_at_once(self, timeout: float) -> Flow[None]:
+        """Abort an open transaction if the producer is not closed, or if its close was interrupted. Log errors, but not
+        if another producer has taken over the transactional id."""
+        if self._context.state not in TO_ABORT or not self.has_open:
+            yield from self._repeat_abort(timeout)
+            return
+        try:
+            yield from self.abort(timeout)
+        except ProducerFencedError as error:
+            log.info("the open transaction was not aborted: %s", error)
+        except KcodecError as error:
+            log.warning("the abort of an open transaction failed: %s", error)
+
+    @property
+    def _is_abort_unconfirmed(self) -> bool:
+        context = self._context
+        return context.state is State.UNINITIALIZED and context.open is not None and context.open.is_abort_unconfirmed
+
+    def _repeat_abort(self, timeout: float) -> Flow[None]:
+        """If the last abort got no response, for example because the call was interrupted, send EndTxn again when the
+        producer ends. Do not send InitProducerId, because the coordinator would abort the transaction of another
+        producer that has taken over the transactional id."""
+        if not self._is_abort_unconfirmed:
+            return
+        context = self._context
+        deadline = context.deadline(min(timeout, REPEATED_ABORT_SECONDS))
+        try:
+            yield from end_transaction(context.cluster, context.ending(context.now_open), False, deadline)
+        except Failed as failed:
+            log.info("%s: the abort is still not confirmed: %s", context.transactional_id, failed.error)
+        else:
+            context.now_open.is_abort_unconfirmed = False

@@ -34,6 +34,7 @@ class TransactionalProducerId(ProducerIdManager):
     """The producer id and epoch of InitProducerId and EndTxn, for the open transaction."""
 
     transactional_id: str
+    owns_transactions = True
 
     def __init__(
         self,
@@ -63,6 +64,15 @@ class TransactionalProducerId(ProducerIdManager):
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """See ProducerIdManager."""
         return self._completion.close(timeout)
+
+    def last_flow(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None] | None:
+        """See ProducerIdManager."""
+        completion = self._completion
+        return completion.end_forgotten(name, commit_seconds, abort_seconds) if completion.has_open else None
+
+    def abort_at_once(self, timeout: float) -> Flow[None]:
+        """See ProducerIdManager."""
+        return self._completion.abort_at_once(timeout)
 
     @property
     def newest(self) -> ProducerTransaction | None:

@@ -10,6 +10,7 @@ committed for the new topic.
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,8 +20,8 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.producer_id import ProducerIdAndEpoch
 from kcodec.cluster.retry_driver import UNKNOWN_TOPIC_PATIENCE_SECONDS
 from kcodec.cluster.values import LOST_MEMBER_CODES, NO_UUID
-from kcodec.errors import BrokerError, DecodeError, TransportError
-from kcodec.flow import Flow
+from kcodec.errors import BrokerError, DecodeError, TransportError, UnsupportedError
+from kcodec.flow import ANY_NODE, Flow, call
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.producer.identity import HIGHEST_VERSION
 from kcodec.protocol.error_codes import ErrorCode
@@ -31,9 +32,12 @@ from kcodec.transactions.requests import OWN_CONCURRENT_BACKOFF, CoordinatorCall
 NEW_FLOW_VERSION, GENERATION_VERSION = 5, 3
 #: The first version that names topics by id.
 TOPIC_ID_VERSION = 6
+#: The first version of Metadata that does not create a topic.
+WITHOUT_CREATION_VERSION = 4
 #: About the group, its generation, member or instance; not about one partition.
 GROUP_CODES = LOST_MEMBER_CODES | {ErrorCode.GROUP_AUTHORIZATION_FAILED}
 
+log = logging.getLogger("kcodec.transactions")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
@@ -88,28 +92,38 @@ def commit_offsets(
         groups.add(group.group_id)
     doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
     topics = _NamedTopics(cluster, offsets, is_new_flow)
-    coordinator = request_to("group", group.group_id, doing, is_over=lambda: topics.lost() is not None)
+    coordinator = request_to("group", group.group_id, doing, is_over=lambda: topics.is_lost)
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0
     highest = min(NEW_FLOW_VERSION - 1, highest_version)
     if is_new_flow:
         highest = TOPIC_ID_VERSION if topics.have_ids else NEW_FLOW_VERSION
     request = _request(transactional_id, producer, offsets, group, topics)
-    try:
-        reply = yield from coordinator.send(request, topics.code_of, lowest=lowest, highest=highest)
-    except (BrokerError, TransportError) as error:
-        lost = topics.lost()
-        if lost is None:
-            raise
-        if topics.replaced() is None:
-            text = f"{doing}: topic {lost!r} was deleted, so its offsets cannot be committed; abort the transaction"
-        else:
-            text = (
-                f"{doing}: topic {lost!r} was deleted and created again, so these offsets are of a topic that no "
-                "longer exists; abort the transaction, and continue at an offset of the new topic"
-            )
-        found = abortable(text, ErrorCode.UNKNOWN_TOPIC_ID, lost)
-        raise Failed(TransactionDisposition.ABORT, found) from error
+    while True:
+        try:
+            reply = yield from coordinator.send(request, topics.code_of, lowest=lowest, highest=highest)
+            break
+        except (BrokerError, TransportError) as error:
+            if topics.is_unknown_for_long:
+                yield from topics.request_unknown(deadline)
+                if not topics.is_lost:
+                    continue
+            lost = topics.lost()
+            if lost is None:
+                raise
+            if topics.replaced() is not None:
+                text = (
+                    f"{doing}: topic {lost!r} was deleted and created again, so these offsets are of a topic that no "
+                    "longer exists; abort the transaction, and continue at an offset of the new topic"
+                )
+            elif topics.missing_partition is not None:
+                text = f"{doing}: partition {topics.missing_partition} does not exist; abort the transaction"
+            elif topics.is_confirmed:
+                text = f"{doing}: topic {lost!r} does not exist, or was deleted; abort the transaction"
+            else:
+                text = f"{doing}: topic {lost!r} was deleted, so its offsets cannot be committed; abort the transaction"
+            found = abortable(text, ErrorCode.UNKNOWN_TOPIC_ID, lost)
+            raise Failed(TransactionDisposition.ABORT, found) from error
     results = list(topics.results(reply.message))
     code, partition = worst_result(results)
     if code:
@@ -146,6 +160,10 @@ class _NamedTopics:
 
     have_ids: Whether the metadata has the id of every topic. A producer has the ids of topics to which it writes, and
               of topics that a consumer of the same client reads. Otherwise the request uses names, as up to version 5.
+    is_confirmed: Whether a broker has reported that the partition, which the coordinator does not know, does not exist.
+              This is requested only if the metadata of this client does not include the topic: a request of the usual
+              metadata could create the topic.
+    missing_partition: Partition that does not exist, although its topic exists.
     """
 
     def __init__(self, cluster: Cluster, offsets: Offsets, is_new_flow: bool) -> None:
@@ -160,8 +178,10 @@ class _NamedTopics:
         else:
             self._ids.clear()
         self._names = {known: name for name, known in self._ids.items()}
-        #: A topic that the coordinator has not known since this time.
-        self._unknown: tuple[str, float] | None = None
+        self.missing_partition: TopicPartition | None = None
+        #: A partition that the coordinator has not known since this time.
+        self._unknown: tuple[TopicPartition, float] | None = None
+        self.is_confirmed = False
 
     def id_of(self, name: str) -> UUID:
         """Return the id to send, or a zero id if the request names its topics."""
@@ -178,10 +198,46 @@ class _NamedTopics:
         coordinator has not known it for UNKNOWN_TOPIC_PATIENCE_SECONDS, and the metadata lacks it, too."""
         if (replaced := self.replaced()) is not None or self._unknown is None:
             return replaced
-        name, since = self._unknown
+        (name, _), since = self._unknown
         if self._cluster.clock() - since < UNKNOWN_TOPIC_PATIENCE_SECONDS:
             return None
-        return name if self._cluster.is_missing(name) else None
+        return name if self.is_confirmed or self._cluster.is_missing(name) else None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the request is not sent again, because a topic is lost, or because a broker must first report whether
+        it exists."""
+        return self.is_unknown_for_long or self.lost() is not None
+
+    @property
+    def is_unknown_for_long(self) -> bool:
+        """Whether the coordinator has not known a partition for UNKNOWN_TOPIC_PATIENCE_SECONDS, and the metadata does
+        not show whether it exists."""
+        if self._unknown is None or self.is_confirmed or self.lost() is not None:
+            return False
+        return self._cluster.clock() - self._unknown[1] >= UNKNOWN_TOPIC_PATIENCE_SECONDS
+
+    def request_unknown(self, deadline: float) -> Flow[None]:
+        """Request from any broker whether the unknown partition exists, without creating its topic."""
+        from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+        assert self._unknown is not None
+        partition, now = self._unknown[0], self._cluster.clock()
+        self._unknown = partition, now  # if it exists, or no broker responds, it is requested again later
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=partition.topic)], allow_auto_topic_creation=False)
+        timeout = min(self._cluster.times.request, max(deadline - now, 0.0))
+        try:
+            reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=WITHOUT_CREATION_VERSION)
+        except (TransportError, UnsupportedError) as error:
+            log.info("the metadata of topic %r could not be fetched: %s", partition.topic, error)
+            return
+        for topic in reply.message.topics:
+            numbers = {each.partition_index for each in topic.partitions}
+            if topic.error_code == ErrorCode.NONE and numbers and partition.partition not in numbers:
+                self.missing_partition = partition
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or self.missing_partition is not None:
+                self.is_confirmed = True
+                self._unknown = partition, now - UNKNOWN_TOPIC_PATIENCE_SECONDS
 
     def results(self, message: Any) -> Iterator[tuple[int, TopicPartition]]:
         """Return the results of a response of any version."""
@@ -195,11 +251,11 @@ class _NamedTopics:
         does not know the topic yet, or the topic was deleted."""
         code, partition = worst_result(self.results(message))
         if code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) or partition is None:
-            self._unknown = None
+            self._unknown, self.is_confirmed = None, False
             return code
         self._cluster.request_update(f"the coordinator does not know {partition}")
-        if self._unknown is None or self._unknown[0] != partition.topic:
-            self._unknown = partition.topic, self._cluster.clock()
+        if self._unknown is None or self._unknown[0] != partition:
+            self._unknown = partition, self._cluster.clock()
         return code
 
 

@@ -439,7 +439,7 @@ class Consumer(ClientBase):
                     await self._run_with_callbacks(flow, timeout, "close()")
             except BaseException as interruption:
                 if is_interruption(interruption):
-                    await self._leave_at_once(self._core)
+                    await self._run_at_once(self._core.leave_at_once())
                 raise
             finally:
                 await self._io_loop.close()

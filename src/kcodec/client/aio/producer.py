@@ -725,6 +725,10 @@ class Producer(ProducerBase):
                         outcome=core.report_of_close(),
                     )
                 await self._run(flow, timeout, "close()")
+        except BaseException as interruption:
+            if is_interruption(interruption) and self._core.id_manager.owns_transactions:
+                await self._run_at_once(self._core.abort_at_once())
+            raise
         finally:
             if True:  # ASYNC
                 # In another event loop this raises RuntimeError, and the producer stays open.

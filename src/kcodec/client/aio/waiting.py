@@ -137,11 +137,11 @@ class ClientBase(NotPickled):
             with contextlib.suppress(TransportError):  # the callback has closed the client
                 self._io_loop.post(callback.complete)
 
-    async def _leave_at_once(self, core: ConsumerCore) -> None:
-        """Leave the group after an interruption of `close`, so that other members get the partitions without waiting
-        for the session timeout."""
+    async def _run_at_once(self, flow: Flow[None]) -> None:
+        """Run a short flow after an interruption of `close`: leave the group, so that other members get the partitions
+        without waiting for the session timeout, or abort a transaction, which blocks readers."""
         with contextlib.suppress(TransportError, RuntimeError):  # closed meanwhile, or the event loop was closed
-            await self._run(core.leave_at_once())
+            await self._run(flow)
 
     def _log_dropped(self) -> None:
         """Log what is lost, or is still done, because the program has dropped the object without closing it."""
@@ -476,7 +476,8 @@ class ProducerBase(ClientBase):
 
     def _log_dropped(self) -> None:
         if hasattr(self, "_core") and self._io_loop.can_finish:
-            log_still_sent(self._core.accumulator, repr(self))
+            if self._core.id_manager.transactional_id is None:  # otherwise, the last work logs what it aborts
+                log_still_sent(self._core.accumulator, repr(self))
         elif not self._io_loop.is_abandoned:  # the I/O loop logs it after the last work
             self._log_lost()
 
