@@ -319,7 +319,8 @@ class _TaskRows:
             row = f"rows {first} to {last}"
             if error.row is not None:
                 row = f"row {self.count + rows.row_in_batch(error.row)}"
-            raise KcodecError(f"{_task_name()}, {row}, topic {rows.topic!r}: {error.reason}") from error
+            advice = "; drop the column 'partition' to let the key choose" if error.field == "partition" else ""
+            raise KcodecError(f"{_task_name()}, {row}, topic {rows.topic!r}: {error.reason}{advice}") from error
         except KcodecError as error:
             raise KcodecError(f"{_task_name()}, rows {first} to {last}, topic {rows.topic!r}: {error}") from error
         return _SentRows(rows.topic, first, last, delivery)
