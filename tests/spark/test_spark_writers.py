@@ -83,9 +83,10 @@ def values_of(servers: str, topic: str) -> Counter[bytes | None]:
 
 
 def assert_same(found: DataFrame, expected: DataFrame, count: int) -> None:
-    assert found.count() == count
-    assert found.exceptAll(expected).collect() == []
-    assert expected.exceptAll(found).collect() == []
+    """Equal lists are what exceptAll shows as 0 in both directions, at a tenth of its time."""
+    rows, others = (sorted(map(repr, frame.collect())) for frame in (found, expected))
+    assert len(rows) == count
+    assert rows == others
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])
@@ -304,7 +305,7 @@ def test_rows_of_a_later_task_go_to_a_topic_that_was_created_again(kcodec_broker
     [
         (
             {"value": [b"a", b"b"], "partition": pa.array([0, 7], "int32")},
-            r"row 301, topic '.*': partition 7 does not exist",
+            r"row 301, topic '.*': partition 7 does not exist: .*; drop the column 'partition' to let the key choose$",
         ),
         (
             {"value": [b"a", b"x" * 2_000_000]},
