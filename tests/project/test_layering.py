@@ -81,6 +81,7 @@ PUBLIC = {
     "kcodec.client.aio",
     "kcodec.client.properties",
     "kcodec.client.range_sample",
+    "kcodec.client.renewed_metadata",
     "kcodec.cluster.retry_driver",
     "kcodec.constants",
     "kcodec.consumer.lag",

@@ -73,7 +73,8 @@ def test_no_secret_is_in_plans_logs_the_ui_events_and_checkpoints(
         }
         topic = kafka.create_topic(partitions=1)
         (tmp_path / "cases.json").write_text(json.dumps({"topic": topic, "options": options}))
-        path = os.pathsep.join(filter(None, [str(provider), os.environ.get("PYTHONPATH")]))
+        support = script.parent / "spark_daemon"  # imports of Python workers, as of the fixture `spark`
+        path = os.pathsep.join(filter(None, [str(provider), str(support), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "JAVA_HOME": str(java_home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
         ran = subprocess.run(
             [sys.executable, str(script), str(tmp_path)],

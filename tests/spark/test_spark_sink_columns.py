@@ -72,6 +72,43 @@ def struct(ddl: str) -> StructType:
     return found
 
 
+@pytest.mark.parametrize(
+    ("column", "written"),
+    [
+        ("DATE'2026-01-02' AS value", b"2026-01-02"),
+        ("CAST(1.5 AS DECIMAL(10, 2)) AS value", b"1.50"),
+        ("struct(1 AS a, 'x' AS b) AS value", b'{"a":1,"b":"x"}'),
+        ("array(1, 2) AS value", b"[1,2]"),
+        ("map('a', 1) AS value", b'{"a":1}'),
+        ("parse_json('[1]') AS value", b"[1]"),
+        ("5 AS key", b"5"),
+        ("NULL AS key", None),
+        ("CAST(3 AS BIGINT) AS partition", 3),
+        ("map('a', 'x') AS headers", [("a", b"x")]),
+        ("array(struct('a' AS name, 'x' AS text)) AS headers", [("a", b"x")]),
+        ("'x' AS headers", [("name", b"x")]),
+        ("1 AS topic", "1"),
+    ],
+)
+def test_the_error_of_a_type_names_an_expression_that_converts_it(
+    spark: SparkSession, column: str, written: Any
+) -> None:
+    rows = spark.sql(f"SELECT {column}")
+    (name,) = rows.columns
+    rows = rows if name == "value" else rows.selectExpr(name, "'v' AS value")
+    topic = None if name == "topic" else "t"
+    with pytest.raises(ValueError, match="; convert it, for example with ") as caught:
+        SinkColumns.of(rows.schema, topic)
+    conversion = str(caught.value).partition("with ")[2]
+    others = [other for other in rows.columns if other != name]
+    converted = rows.selectExpr(f"{conversion} AS {name}", *others)
+    SinkColumns.of(converted.schema, topic)
+    found = converted.toArrow()[name][0].as_py()
+    if name == "headers":
+        found = [(header["key"], header["value"]) for header in found]
+    assert (found.encode() if name in ("key", "value") and found is not None else found) == written
+
+
 def test_schemas_are_accepted_as_by_sparks_own_sink(spark: SparkSession) -> None:
     theirs = SparkSource(spark)
     wrong, accepted = [], 0
@@ -95,7 +132,7 @@ def test_schemas_are_accepted_as_by_sparks_own_sink(spark: SparkSession) -> None
         ("value binary", None, r"no topic is given: set the option 'topic', or add a column topic \(string\)"),
         ("key binary", "t", "column 'value' is missing; the data has key"),
         ("Value binary", "t", r"'value' is missing \(names are compared exactly: rename 'Value'\)"),
-        ("value int", "t", "column 'value' is int: it must be string or binary; cast it"),
+        ("value int", "t", r"column 'value' is int: it must be string or binary; .* with CAST\(value AS STRING\)$"),
         ("value string, headers map<string,binary>", "t", "column 'headers' is map<string,binary>: it must be array<"),
         ("value string, partition bigint", "t", "column 'partition' is bigint: it must be int"),
     ],

@@ -158,7 +158,7 @@ def test_batches_have_the_sizes_of_the_producer() -> None:
 @pytest.mark.parametrize(
     ("partitions", "by_key", "text"),
     [
-        ([0, 4], True, "topic 't': partition must be between 0 and 3, got 4 in column 'partition'"),
+        ([0, 4], True, "topic 't': partition must be between 0 and 3, got 4 in column 'partition'; drop the column"),
         ([-1, None], True, "topic 't': partition must be between 0 and 3, got -1 in column 'partition'"),
         ([0, None], False, "topic 't': column 'partition' is NULL in 1 rows"),
     ],

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from kcodec.broker import Broker
-from kcodec.client import Producer
+from kcodec.client import Admin, NewTopic, Producer
+from kcodec.errors import KcodecError
 from kcodec.spark import topics
 from kcodec.spark.planner import DataLossError
+from kcodec.spark.topic_stream import TopicStream
 from kcodec.spark.topics import TopicSource
 
 
@@ -93,3 +95,43 @@ def test_a_record_that_arrives_while_a_query_is_planned_is_after_its_end(
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "orders", f"{side}Timestamp": soon + 1}
     planned = TopicSource.of(given).plan()
     assert [(one.start, one.end) for one in planned] == ([] if side == "starting" else [(0, 2)])
+
+
+def test_a_partition_without_a_leader_is_named_with_its_replicas(apache_kafka_factory: Any) -> None:
+    """In the plan of a batch query, in a stream and in a task; within kafka.default.api.timeout.ms."""
+    kafka = apache_kafka_factory(nodes=3)
+    servers = kafka.bootstrap_servers
+    given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest"}
+    limited = {**given, "subscribe": "orders", "kafka.default.api.timeout.ms": "2000"}
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic("orders", assignments={0: (1,), 1: (3,)})])
+        with Producer(bootstrap_servers=servers) as producer:
+            for partition in (0, 1):
+                producer.send("orders", b"record", partition=partition).result()
+        ranges = TopicSource.of(limited).plan()
+        stream = TopicStream(TopicSource.of(limited, is_stream=True))
+        start = stream.initial_offset()
+        kafka.node(3).kill()
+        deadline = time.monotonic() + 60
+        while admin.describe_topics(["orders"])["orders"].partitions[1].leader is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    calls = {
+        "plan": lambda: TopicSource.of(limited).plan(),
+        "stream": lambda: stream.latest_offset(start),
+        "task": lambda: list(TopicSource.of(limited).read(ranges)),
+    }
+    try:
+        for name, call in calls.items():
+            begun = time.monotonic()
+            with pytest.raises(KcodecError) as caught:
+                call()
+            assert time.monotonic() - begun < 20, name
+            text = str(caught.value)
+            assert "orders-1" in text and "within 2 s" in text, name
+            assert "the partition has no known leader" in text, name
+            assert "start a broker that has one of its replicas: 3 (offline)" in text, name
+    finally:
+        stream.close()
+    others = {**given, "assign": '{"orders":[0]}'}
+    assert [(each.partition, each.end) for each in TopicSource.of(others).plan()] == [(0, 1)]

@@ -109,6 +109,18 @@ class Cluster:
         known = found.partitions.get(partition) if found else None
         return known.leader if known is not None and known.leader >= 0 else None
 
+    def no_leader_error(self, topic: str, partition: int) -> KcodecError:
+        """Return the error of a partition for which `leader` returns None."""
+        found = self.topics.get(topic)
+        known = found.partitions.get(partition) if found else None
+        if known is None or not known.offline_replicas:
+            return KcodecError("the partition has no known leader at the moment")
+        nodes = (f"{node} (offline)" if node in known.offline_replicas else f"{node}" for node in known.replicas)
+        brokers = ", ".join(nodes)
+        return KcodecError(
+            f"the partition has no known leader at the moment; start a broker that has one of its replicas: {brokers}"
+        )
+
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return the epoch of that leader; -1 if it is unknown."""
         found = self.topics.get(topic)

@@ -83,7 +83,8 @@ class Outcome(Generic[K, V]):
         if len(self.errors) + len(self.results) == 1:
             raise next(iter(self.errors.values()))
         total = len(self.errors) + len(self.results)
-        raise AdminError(f"{self.doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
+        doing = self.doing.removesuffix(" of").removesuffix(" in")
+        raise AdminError(f"{doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
 
     def first_value(self) -> dict[K, V]:
         """Return the results; raise the first error, with a note on the others."""
@@ -296,7 +297,7 @@ class _RetryDriver(Generic[K, V]):
                 else:
                     cause = self._context.cluster.last_error
                     self._last[item] = KcodecError(
-                        f"{self._doing(item)}: no broker is the leader or coordinator at the moment"
+                        f"{self._doing(item)}: {route.unknown_error(item)}"
                         + ("" if cause is None else f"; the last request for metadata failed: {cause}")
                     )
         yield from self._send_all(self._requests(found))

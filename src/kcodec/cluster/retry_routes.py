@@ -53,6 +53,10 @@ class Route(ABC, Generic[K]):
     def check_missing(self, item: K) -> None:
         """After `look_up`, raise BrokerError if the node of this item will not be known later, either."""
 
+    def unknown_error(self, item: K) -> KcodecError:
+        """Return the error of an item whose node is unknown after `look_up`."""
+        return KcodecError("no broker is the coordinator at the moment")
+
     def prepare(self, items: Iterable[K]) -> None:
         """Prepare for all items together; called once before `known`."""
 
@@ -197,6 +201,10 @@ class Leader(Route[TopicPartition]):
             )
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise BrokerError(text, code=code, name=code.name)
+
+    def unknown_error(self, item: TopicPartition) -> KcodecError:
+        """As in Route."""
+        return self._cluster.no_leader_error(item.topic, item.partition)
 
     def lost(self, item: TopicPartition, code: int | None) -> None:
         """Look the leader up again, as it may have moved."""

@@ -298,6 +298,14 @@ class ProducerCore:
         self.sender.take_up_metadata()
         return len(buffer.queues)
 
+    def relearn_topic(self, topic: str, timeout: float) -> Flow[int]:
+        """Do the same as `learn_topic`, with metadata from a response that follows this call: another program may have
+        added partitions, or deleted the topic and created it again."""
+        deadline = self.clock() + timeout
+        self.cluster.add_topics([topic])
+        yield from self.cluster.refresh(timeout)
+        return (yield from self.learn_topic(topic, max(deadline - self.clock(), 0.0)))
+
     def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         """Send without lingering, and wait until all records sent before have a result or an error.
 

@@ -218,6 +218,7 @@ class BoundedRead:
         node = leader[0] if node is None else node
         if node is None:
             self.cluster.request_update(f"{partition.topic_partition} has no known leader")
+            partition.last_error = partition.last_error or self.cluster.no_leader_error(topic, number)
             return None
         timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
         try:

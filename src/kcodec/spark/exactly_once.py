@@ -115,7 +115,7 @@ def exactly_once(
     Raise ValueError or TypeError if an argument or the schema is invalid. While the query runs, a batch fails with
     - CheckpointMismatchError if the checkpoint does not match what was committed;
     - ExactlyOnceError if another attempt cannot help, for example because the callback was interrupted. With `version`,
-      Ctrl-C in the main thread raises KeyboardInterrupt, after the transaction was aborted;
+      Ctrl-C in the main thread raises KeyboardInterrupt, after the Spark job was cancelled and the transaction aborted;
     - TransactionTimedOutError if writing took longer than transaction_timeout_ms;
     - AuthorizationError if a permission is missing;
     - ValueError if a row cannot be written;

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.spark.batch_functions import Function, options_of_source, results_of
 from kcodec.spark.columns import columns_named, suggestion
+from kcodec.spark.interruptible import collected
 from kcodec.spark.landing_folder import (
     COUNTS,
     LandedFile,
@@ -236,7 +237,7 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.results(tasks)
 
-    rows = spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA).collect()
+    rows = collected(spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA))
     results = {row.task: json.loads(row.result) for row in rows}
     if len(rows) != count or len(results) != count:
         raise LandingError(f"{count} tasks returned {len(rows)} results; expected one result from each task")

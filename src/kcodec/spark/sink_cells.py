@@ -137,9 +137,10 @@ class RowPacker:
             numbers = column.fill_null(-1).to_numpy()
             wrong = ((numbers < 0) | (numbers >= self.partitions)) & column.is_valid().to_numpy()
             if wrong.any():
+                advice = "; drop the column to let the key choose" if self.by_key else ""
                 raise ValueError(
                     f"topic {self.topic!r}: partition must be between 0 and {self.partitions - 1}, got "
-                    f"{numbers[wrong][0]} in column 'partition'"
+                    f"{numbers[wrong][0]} in column 'partition'{advice}"
                 )
         if self.by_key:
             if "key" in table.column_names:

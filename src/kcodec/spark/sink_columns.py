@@ -91,7 +91,10 @@ class SinkColumns:
         for name, position in positions.items():
             kind = schema.fields[position].dataType
             if not _is_allowed(name, kind):
-                raise ValueError(f"column {name!r} is {kind.simpleString()}: it must be {TYPES[name]}; cast it")
+                raise ValueError(
+                    f"column {name!r} is {kind.simpleString()}: it must be {TYPES[name]}; convert it, for example with "
+                    f"{_conversion(name, kind)}"
+                )
         used = set(positions.values())
         unused = tuple(name for position, name in enumerate(names) if position not in used)
         return cls(tuple(positions.items()), topic, unused)
@@ -124,6 +127,18 @@ def _is_allowed(name: str, kind: DataType) -> bool:
         found = [(field.name.lower(), field.dataType) for field in kind.elementType.fields]
         return found == [("key", types.StringType()), ("value", types.BinaryType())]
     return bool(kind == (types.IntegerType() if name == "partition" else types.StringType()))
+
+
+def _conversion(name: str, kind: DataType) -> str:
+    """Return an expression of SQL that converts a column of another type."""
+    if name in ("key", "value"):
+        is_nested = kind.typeName() in ("struct", "array", "map", "variant")
+        return f"to_json({name})" if is_nested else f"CAST({name} AS STRING)"
+    if name != "headers":
+        return f"CAST({name} AS {TYPES[name].upper()})"
+    if kind.typeName() not in ("array", "map"):
+        return "array(struct('name' AS key, CAST(headers AS BINARY) AS value))"
+    return f"CAST({'map_entries(headers)' if kind.typeName() == 'map' else name} AS {TYPES[name]})"
 
 
 def _split(table: pa.RecordBatch, topics: pa.Array) -> Iterator[TopicRows]:

@@ -19,6 +19,7 @@ from kcodec.integers import as_integer, shown
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
+from kcodec.spark.interruptible import collected
 from kcodec.spark.sink_cells import ENCODING, RowPacker
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
@@ -163,7 +164,7 @@ class BatchSink:
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
             reporting = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True)
             with plain_plans(df, batch):
-                rows = reporting.collect()
+                rows = collected(reporting)
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 

@@ -24,6 +24,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kcodec.client import Producer, WriterOptions
+from kcodec.client.renewed_metadata import renew_metadata
 from kcodec.errors import EncodeError, KcodecError
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import (
@@ -264,7 +265,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options:
     task: _TaskRows | None = None
     try:
         for batch in batches:
-            task = task or _TaskRows(_producers.take(with_credentials(options)))
+            task = task or _TaskRows(*_producers.take(with_credentials(options)))
             task.send(batch, columns)
         if task is None:
             return 0
@@ -288,13 +289,18 @@ class _SentRows(NamedTuple):
 
 
 class _TaskRows:
-    """The rows of a task that are being sent. `count` is the number of rows that were passed to the producer."""
+    """The rows of a task that are being sent. `count` is the number of rows that were passed to the producer.
 
-    def __init__(self, kept: KeptProducer) -> None:
+    is_used: Whether earlier tasks have used the producer. Its metadata may then be old.
+    """
+
+    def __init__(self, kept: KeptProducer, is_used: bool) -> None:
         self.kept = kept
         self.count = 0
         self._under_way: deque[_SentRows] = deque()
-        self._is_renewed = False
+        self._is_used = is_used
+        self._renewed: set[str] = set()
+        self._refused: set[str] = set()
 
     def send(self, batch: pa.RecordBatch, columns: SinkColumns) -> None:
         """Pass a batch to the producer. Raise the error of earlier batches, or of a row that cannot be encoded."""
@@ -320,24 +326,28 @@ class _TaskRows:
             row = f"rows {first} to {last}"
             if error.row is not None:
                 row = f"row {self.count + rows.row_in_batch(error.row)}"
-            raise KcodecError(f"{_task_name()}, {row}, topic {rows.topic!r}: {error.reason}") from error
+            advice = "; drop the column 'partition' to let the key choose" if error.field == "partition" else ""
+            raise KcodecError(f"{_task_name()}, {row}, topic {rows.topic!r}: {error.reason}{advice}") from error
         except KcodecError as error:
             raise KcodecError(f"{_task_name()}, rows {first} to {last}, topic {rows.topic!r}: {error}") from error
         return _SentRows(rows.topic, first, last, delivery)
 
     def _given(self, rows: TopicRows) -> TableDelivery:
-        """Give rows to the producer; to a new one, once, if this one does not know the partition of a row. The producer
-        of earlier tasks may have metadata from before partitions were added to the topic."""
+        """Give rows to the producer. Request the metadata of a topic again before its first rows, if earlier tasks have
+        used the producer, and once if the partition of a row is unknown. Another program may have added partitions, or
+        deleted the topic and created it again."""
+        producer, topic = self.kept.producer, rows.topic
+        if self._is_used and topic not in self._renewed:
+            self._renewed.add(topic)
+            renew_metadata(producer, topic)
         try:
-            return self.kept.producer.send_arrow(rows.topic, rows.table)
+            return producer.send_arrow(topic, rows.table)
         except EncodeError as error:
-            if error.field != "partition" or self._is_renewed:
+            if error.field != "partition" or topic in self._refused:
                 raise
-        self._is_renewed = True
-        self.wait()
-        _producers.close(self.kept)
-        self.kept = _producers.new(self.kept.options)
-        return self.kept.producer.send_arrow(rows.topic, rows.table)
+        self._refused.add(topic)
+        renew_metadata(producer, topic)
+        return producer.send_arrow(topic, rows.table)
 
     def _check(self, sent: _SentRows) -> None:
         error = sent.delivery.exception()
@@ -379,19 +389,15 @@ class _Producers:
         self._lock = threading.Lock()
         self._idle: list[KeptProducer] = []  # the most recently used one comes last
 
-    def take(self, options: dict[str, Any]) -> KeptProducer:
-        """Return an idle producer with these options, or a new one. Only this task uses it until `give_back`."""
+    def take(self, options: dict[str, Any]) -> tuple[KeptProducer, bool]:
+        """Return an idle producer with these options and True, or a new one and False. Only this task uses it until
+        `give_back`."""
         with self._lock:
             found = next((one for one in self._idle if one.options == options), None)
             if found is not None:
                 self._idle.remove(found)
-                return found
-        return self.new(options)
-
-    @staticmethod
-    def new(options: dict[str, Any]) -> KeptProducer:
-        """Return a new producer."""
-        return KeptProducer(options, Producer(**options))
+                return found, True
+        return KeptProducer(options, Producer(**options)), False
 
     def give_back(self, kept: KeptProducer) -> None:
         """Keep a producer whose rows are all acknowledged."""

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C on the driver ends the Spark job of exactly_once and of land, and leaves other jobs and their groups alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kcodec.broker import Broker
+from kcodec.client import Producer
+from kcodec.spark import exactly_once, interruptible, land
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+SECONDS = 60.0
+GROUP = "spark.jobGroup.id"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_by_value() -> Iterator[None]:
+    """Workers cannot import this module."""
+    from pyspark import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    yield
+    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(params=["of Python", "of PySpark"])
+def handler(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """A handler of SIGINT: Python's own one, or one like that of PySpark, which cancels all jobs."""
+
+    def cancel_all(number: int, frame: Any) -> None:
+        try:
+            spark.sparkContext.cancelAllJobs()
+        finally:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler if request.param == "of Python" else cancel_all)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
+def slow(started: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function of tasks that creates a file and takes a minute."""
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            started.touch()
+            time.sleep(SECONDS)
+            yield batch
+
+    return wait
+
+
+def wait_until(is_true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def interrupted(call: Callable[[], object], started: Path) -> None:
+    """Call a function, and interrupt it when the file is there."""
+
+    def interrupt() -> None:
+        wait_until(started.exists, "the job to start")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    killer = threading.Thread(target=interrupt)
+    killer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    finally:
+        killer.join()
+
+
+def active_jobs(spark: SparkSession) -> list[int]:
+    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def test_ctrl_c_cancels_the_job_of_exactly_once(
+    spark: SparkSession, kcodec_broker: Broker, tmp_path: Path, handler: str
+) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    options: dict[str, Any] = {"topic": topic, "application": f"of {topic}"}
+    options["bootstrap_servers"] = kcodec_broker.bootstrap_servers
+    rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value")
+    started = tmp_path / "started"
+    spark.sparkContext.setJobGroup("users", "a group of the user")
+    try:
+        interrupted(
+            lambda: exactly_once(rows.mapInArrow(slow(started), rows.schema), version=1, **options),
+            started,
+        )
+        wait_until(lambda: not active_jobs(spark), "the end of the job", 5.0)
+        assert spark.sparkContext.getLocalProperty(GROUP) == "users"
+        assert kcodec_broker.committed(topic) == []
+        # The calls of this thread get their own responses.
+        assert [row.id for row in spark.range(3).collect()] == [0, 1, 2]
+        assert exactly_once(rows, version=1, **options).rows == 10
+    finally:
+        spark.sparkContext._jsc.clearJobGroup()
+    assert len(kcodec_broker.committed(topic)) == 10
+
+
+@pytest.mark.parametrize("handler", ["of Python"], indirect=True)
+def test_ctrl_c_cancels_no_other_job(spark: SparkSession, kcodec_broker: Broker, tmp_path: Path, handler: str) -> None:
+    from pyspark import InheritableThread
+
+    topic = kcodec_broker.create_topic(partitions=1)
+    rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value")
+    started, released, counts = tmp_path / "started", tmp_path / "released", []
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + SECONDS
+        while not released.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield from batches
+
+    other = InheritableThread(target=lambda: counts.append(rows.mapInArrow(pass_on, rows.schema).count()))
+    spark.sparkContext.setJobGroup("users", "a group of the user")
+    try:
+        other.start()
+        wait_until(lambda: len(active_jobs(spark)) == 1, "the other job")
+        interrupted(
+            lambda: exactly_once(
+                rows.mapInArrow(slow(started), rows.schema),
+                topic=topic,
+                application=f"of {topic}",
+                version=1,
+                bootstrap_servers=kcodec_broker.bootstrap_servers,
+            ),
+            started,
+        )
+        assert len(active_jobs(spark)) == 1
+    finally:
+        released.touch()
+        other.join()
+        spark.sparkContext._jsc.clearJobGroup()
+    assert counts == [10]
+
+
+@pytest.mark.parametrize("handler", ["of Python"], indirect=True)
+def test_ctrl_c_cancels_the_job_of_land(
+    spark: SparkSession, kcodec_broker: Broker, tmp_path: Path, handler: str
+) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    servers, started = kcodec_broker.bootstrap_servers, tmp_path / "started"
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send(topic, b"record").result()
+    interrupted(
+        lambda: land(spark, topic, tmp_path / "landed", function=slow(started), bootstrap_servers=servers),
+        started,
+    )
+    assert active_jobs(spark) == []
+    assert land(spark, topic, tmp_path / "landed", bootstrap_servers=servers).rows == 1
+
+
+def test_an_error_of_the_job_is_raised_in_the_calling_thread(spark: SparkSession) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="raised by the query"):
+        interruptible.collected(spark.sql("select raise_error('raised by the query')"))
+    assert [row.id for row in interruptible.collected(spark.range(2))] == [0, 1]
+
+
+class RemoteFrame:
+    """A DataFrame of Spark Connect, as far as `collected` uses it, and its session."""
+
+    __module__ = "pyspark.sql.connect.dataframe"
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.calls: list[str] = []
+        self.sparkSession = self
+        self._error = error
+
+    def addTag(self, tag: str) -> None:
+        self.calls.append("addTag")
+
+    def removeTag(self, tag: str) -> None:
+        self.calls.append("removeTag")
+
+    def interruptTag(self, tag: str) -> None:
+        self.calls.append("interruptTag")
+
+    def collect(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return ["row"]
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (None, ["addTag", "removeTag"]),
+        (ValueError("of the job"), ["addTag", "removeTag"]),
+        (KeyboardInterrupt(), ["addTag", "interruptTag", "removeTag"]),
+    ],
+)
+def test_a_job_of_spark_connect_is_interrupted_by_its_tag(error: BaseException | None, calls: list[str]) -> None:
+    frame: Any = RemoteFrame(error)
+    if error is None:
+        assert interruptible.collected(frame) == ["row"]
+    else:
+        with pytest.raises(type(error)):
+            interruptible.collected(frame)
+    assert frame.calls == calls
