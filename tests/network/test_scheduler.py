@@ -187,7 +187,8 @@ def test_an_interruption_ends_its_flow_and_no_other() -> None:
         return "no error"
 
     interrupted_task = script.scheduler.spawn(interrupted_flow(), "first")
-    others = [script.scheduler.spawn(other(), "second"), script.scheduler.spawn(waiting(interrupted_task), "third")]
+    others: list[Task[Any]] = [script.scheduler.spawn(other(), "second")]
+    others.append(script.scheduler.spawn(waiting(interrupted_task), "third"))
     with pytest.raises(KeyboardInterrupt):
         script.run(5.0)
     assert closed == ["interrupted"] and interrupted_task.done

@@ -214,7 +214,8 @@ class RemoteFrame:
 def test_a_job_of_spark_connect_is_interrupted_by_its_tag(error: BaseException | None, calls: list[str]) -> None:
     frame: Any = RemoteFrame(error)
     if error is None:
-        assert interruptible.collected(frame) == ["row"]
+        rows: list[Any] = interruptible.collected(frame)
+        assert rows == ["row"]
     else:
         with pytest.raises(type(error)):
             interruptible.collected(frame)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -116,7 +117,7 @@ def test_a_partition_without_a_leader_is_named_with_its_replicas(apache_kafka_fa
         while admin.describe_topics(["orders"])["orders"].partitions[1].leader is not None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "plan": lambda: TopicSource.of(limited).plan(),
         "stream": lambda: stream.latest_offset(start),
         "task": lambda: list(TopicSource.of(limited).read(ranges)),

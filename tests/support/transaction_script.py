@@ -298,6 +298,10 @@ class Buffer:
         self.dropped: BaseException | None = None
         self.is_holding = False
 
+    @property
+    def has_unfinished(self) -> bool:
+        return self.pending > 0
+
     def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         deadline = self.world.now + (timeout or 0.0)
         while self.pending:
