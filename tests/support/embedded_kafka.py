@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -88,6 +88,11 @@ class EmbeddedKafka(Broker):
         self.transaction_version = settings.get("transaction_version", 2)
         self._temporary = tempfile.TemporaryDirectory()
         super().__init__(data_dir=Path(self._temporary.name), **settings)
+
+    def __enter__(self) -> Self:
+        if self._thread is None:  # otherwise, the factory has started it
+            self.start()
+        return self
 
     @property
     def admin_servers(self) -> str:
