@@ -268,13 +268,13 @@ class Task(Generic[T]):
         return bool(self._observers)
 
     def finish(self, result: T | None, error: BaseException | None) -> None:
-        """For the scheduler."""
-        self.done, self.result, self.error = True, result, error
+        """For the scheduler. If Ctrl-C has interrupted a call, the next one only calls the remaining observers."""
+        if not self.done:
+            self.result, self.error, self.done = result, error, True
         observers = self._observers
-        if observers:
-            self._observers = []
-            for observer in observers:
-                observer(self)
+        while observers:
+            observers[0](self)
+            del observers[0]
 
 
 class CancelledFlow(Exception):

@@ -66,17 +66,20 @@ def run_consumer(servers: str, topic: str, group_id: str, at: int, **options: An
 
 
 def run_producer(servers: str, topic: str, transactional_id: str, at: int) -> bool:
-    """Run a program with an open transaction of a producer, as `run_interrupted` does."""
+    """Run a program with an open transaction of a producer, as `run_interrupted` does. Another transaction was
+    committed before, and one record of the open transaction is still in the buffer."""
 
     async def main(interrupt: Callable[[], object]) -> None:
-        async with (
-            aio.Producer(bootstrap_servers=servers, transactional_id=transactional_id) as producer,
-            producer.transaction() as txn,
-        ):
-            await txn.send(topic, b"aborted")
-            await producer.flush()
-            interrupt()
-            await asyncio.Event().wait()
+        producer = aio.Producer(bootstrap_servers=servers, transactional_id=transactional_id, linger_ms=10_000)
+        async with producer:
+            async with producer.transaction() as txn:
+                await txn.send(topic, b"committed")
+            async with producer.transaction() as txn:
+                await txn.send(topic, b"aborted")
+                await producer.flush()
+                await txn.send(topic, b"buffered")
+                interrupt()
+                await asyncio.Event().wait()
 
     return run_interrupted(main, at)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from interrupted_calls import ctrl_c
 from second_ctrl_c import run_producer, run_session
 
 from kcodec.broker import Broker
@@ -235,7 +237,7 @@ def test_a_dropped_async_producer_aborts_its_transaction(
     assert ABORTED in caplog.text and LOST not in caplog.text
 
 
-@pytest.mark.parametrize(("run_program", "most"), [(run_producer, 600), (run_session, 2900)])
+@pytest.mark.parametrize(("run_program", "most"), [(run_producer, 800), (run_session, 2900)])
 def test_a_transaction_is_aborted_after_a_second_ctrl_c(
     kcodec_broker: Broker, run_program: Callable[..., bool], most: int
 ) -> None:
@@ -244,11 +246,41 @@ def test_a_transaction_is_aborted_after_a_second_ctrl_c(
     points, interruptions = random.Random(1), 0
     for number in range(PROGRAMS):
         at, transactional_id = points.randrange(most), f"{topic}-{number}"
-        if number == 0:
-            at = 90  # in the call of abort_transaction, after the change of the state
         interruptions += run_program(kcodec_broker.bootstrap_servers, topic, transactional_id, at)
         assert state_of(kcodec_broker, transactional_id) in {"CompleteAbort", "Empty"}, f"interrupted at {at}"
     assert interruptions > PROGRAMS / 2
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "close"])
+def test_an_end_that_is_interrupted_before_its_request_is_repeated_as_a_whole(kcodec_broker: Broker, call: str) -> None:
+    """Ctrl-C arrives after the change of the state. The producer has ended another transaction before."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    loop = asyncio.new_event_loop()
+    producer = aio.Producer(
+        bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic, linger_ms=10_000, batch_size=200
+    )
+
+    async def begin() -> None:
+        async with producer.transaction() as txn:
+            await txn.send(topic, b"before")
+        await producer.begin_transaction()
+        await producer.send(topic, b"sent" * 100)
+        await producer.flush()
+        await producer.send(topic, b"buffered")
+
+    async def end() -> None:
+        with contextlib.suppress(AbortableTransactionError):  # a commit can only be aborted now
+            await getattr(producer, call)()
+        await producer.close()
+
+    loop.run_until_complete(begin())
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "announce", "context.py") as hits:
+        loop.run_until_complete(producer.commit_transaction())
+    assert hits
+    loop.run_until_complete(end())
+    loop.close()
+    assert state_of(kcodec_broker, topic) == "CompleteAbort"
+    assert [record.value for record in kcodec_broker.committed(topic)] == [b"before"]
 
 
 @pytest.mark.parametrize("code", ["COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS"])

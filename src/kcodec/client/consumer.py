@@ -383,7 +383,8 @@ class Consumer(ClientBase):
         connections. Further calls have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds. If it passes before the request to leave the group is
-            sent, the request is sent nevertheless, and the call waits up to 0.2 seconds longer for the response.
+            sent, the request is sent nevertheless, unless the coordinator is unknown. The call then waits up to 0.2
+            seconds longer for the response.
 
         The commit includes all delivered records. If an exception leaves the `with` block, the end of the block also
         closes the consumer, but commits neither the current record of a loop nor the records of the last poll. The end

@@ -456,8 +456,8 @@ class GroupTransactSession(ClientBase):
         have no effect. A call during another one waits for its end.
 
         timeout: Maximum time for all these steps, in seconds, without the time of the rebalance callbacks. If it passes
-            before the request to leave the group is sent, the request is sent nevertheless, and the call waits up to
-            0.2 seconds longer for the response.
+            before the request to leave the group is sent, the request is sent nevertheless, unless the coordinator is
+            unknown. The call then waits up to 0.2 seconds longer for the response.
 
         The end of the `with` block also closes the session. It waits at most 3 seconds
         after Ctrl-C, SystemExit or the like, or after a connection error if no broker responds.

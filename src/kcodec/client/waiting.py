@@ -54,7 +54,8 @@ T = TypeVar("T")
 GRACE_SECONDS = 1.0
 #: A thread that was woken to get buffer space, and has not run for this time, loses its position in the queue.
 LOST_SECONDS = 1.0
-#: Maximum time of the requests after an interruption of `close`; a session sends two kinds, 0.2 s each.
+#: Maximum time of the requests after an interruption of `close`. A session waits for two kinds of responses, for
+#: LEAVE_AT_ONCE_SECONDS and ABORT_AT_ONCE_SECONDS.
 AT_ONCE_SECONDS = 0.4
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 

@@ -452,8 +452,8 @@ class ConsumerCore:
         """Commit if commits are automatic, revoke all partitions, leave the group, and end. Further calls do
         nothing. For `callers`, see `SelectionCalls.unsubscribe`.
 
-        If the timeout passes before the request to leave is sent, the request is sent nevertheless. This is also so for
-        a timeout of 0, such as after a second Ctrl-C."""
+        If the timeout passes before the request to leave is sent, the request is sent nevertheless, unless the
+        coordinator is unknown. This is also so for a timeout of 0, such as after a second Ctrl-C."""
         if self.is_closed or self._leaves_at_once:
             return
         self._report.end()
@@ -462,7 +462,7 @@ class ConsumerCore:
         try:
             yield from join(task, timeout)
         except TimeoutError:
-            if self.selection.membership is not None:
+            if self.selection.may_have_members:
                 yield from self.leave_at_once()
             task.cancel()
         except CancelledFlow:  # by `leave_at_once`, after an interruption of the call that waited for this flow

@@ -267,7 +267,7 @@ class SelectionCalls:
                 self._going = frozenset()
                 self.remove(list(self._assignment.partitions))
             if is_final:
-                yield from self._end_leaving(deadline)
+                yield from self._leave_with_all(deadline, reason)
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
         # During on_revoked, no rejoin is under way, but a call that waits for on_revoked may hold the lock. This call
@@ -313,7 +313,7 @@ class SelectionCalls:
                 if not is_given_up:
                     yield from self._leave(membership, deadline, reason)
                     if is_final:
-                        yield from self._end_leaving(deadline)
+                        yield from self._leave_with_all(deadline, reason)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -326,8 +326,21 @@ class SelectionCalls:
         without closing it. Nothing is known about the records that it has processed."""
         self.membership = None
         deadline = self._clock() + LEAVING_SECONDS
+        yield from self._leave_with_all(deadline, "the application did not close the consumer")
+
+    @property
+    def may_have_members(self) -> bool:
+        """Whether a member has not left its group, or its request to leave is under way."""
+        return bool(self._members)
+
+    def _leave_with_all(self, deadline: float, reason: str) -> Flow[None]:
+        """Let all members leave that have not, and wait for those whose request is under way. There are several if
+        calls were interrupted."""
         for membership in list(self._members):
-            yield from self._leave(membership, deadline, "the application did not close the consumer")
+            try:
+                yield from self._leave(membership, deadline, reason)
+            except CancelledFlow as error:
+                log.info("a request to leave the group was interrupted: %s", error)
         yield from self._end_leaving(deadline)
 
     def _leave(self, membership: Membership, deadline: float, reason: str) -> Flow[None]:
@@ -352,7 +365,7 @@ class SelectionCalls:
             except TimeoutError:
                 return
             except CancelledFlow as error:
-                log.info("a request to leave the group was not repeated: %s", error)
+                log.info("a request to leave the group was interrupted: %s", error)
 
     def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:
         """Return the partitions for which one of these callbacks is on_revoked, and a revocation waits for it."""

@@ -18,7 +18,7 @@ from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
-from kcodec.network.connection import Connection
+from kcodec.network.connection import NO_ADDRESS, Connection
 from kcodec.network.last_work import LastWait, log_failure
 from kcodec.quantities import seconds_text
 
@@ -252,12 +252,20 @@ class AsyncioLoop(IoLoop):
             return
         finally:
             self._is_turning = False
+        try:
+            self._set_timer(self._loop)
+        except (KeyboardInterrupt, SystemExit):
+            self._loop.call_soon(self.turn)
+            raise
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         when = self.client.scheduler.next_wakeup()
         if when is not None and when < self._timer_due:
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer_due = _NEVER  # until the next timer exists, even if Ctrl-C interrupts this
+            self._timer = loop.call_later(max(when - self.client.clock(), 0.0), self._timer_fired)
             self._timer_due = when
-            self._timer = self._loop.call_later(max(when - self.client.clock(), 0.0), self._timer_fired)
 
     def _timer_fired(self) -> None:
         """Run the flows. A timer is kept when its wakeup is no longer necessary, for example after the response to a
@@ -312,7 +320,7 @@ class AsyncioLoop(IoLoop):
 
     async def _open(self, address: Address, connection: Connection) -> None:
         assert self._loop is not None
-        failure: Exception = OSError(errno.EADDRNOTAVAIL, "the host has no address")
+        failure: Exception = OSError(errno.EADDRNOTAVAIL, NO_ADDRESS)
         try:
             connection.is_resolving = True
             try:

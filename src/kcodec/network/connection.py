@@ -163,7 +163,11 @@ class _PendingCall:
     def finish(self, reply: Reply | None, error: BaseException | None) -> None:
         if not self.is_over:
             self.is_over = True
-            self.done(reply, error)
+            try:
+                self.done(reply, error)
+            except (KeyboardInterrupt, SystemExit):  # in asyncio, before its first line; only the first call counts
+                self.done(reply, error)
+                raise
 
 
 class Connection:
@@ -299,9 +303,10 @@ class Connection:
         self._timers.add(self._deadlines)
 
     def _look_at_deadlines(self) -> None:
-        assert self._deadlines is not None
-        self._timers.discard(self._deadlines)
-        now, self._deadlines = max(self.network.clock(), self._deadlines.when), None
+        now = self.network.clock()
+        if self._deadlines is not None:
+            self._timers.discard(self._deadlines)
+            now, self._deadlines = max(now, self._deadlines.when), None
         late = [pending for pending in self._unfinished() if _due(pending) <= now]
         for pending in sorted(late, key=_due):
             if not self.is_closed:
@@ -587,7 +592,7 @@ class Connection:
             expected = self._in_flight[0].correlation_id if self._in_flight else "none"
             self.close(TransportError(f"{self.name}: got correlation id {correlation_id}, expected {expected}"))
             return
-        pending = self._in_flight.popleft()
+        pending = self._in_flight[0]  # removed at the end: if Ctrl-C interrupts this, `close` ends the call
         self.last_used = self.network.clock()
         if self.is_ready:
             self._has_response = True
@@ -609,6 +614,8 @@ class Connection:
         if self._metrics is not None:
             self._metrics.responded(request_class, self.last_used - pending.started, throttle)
         pending.finish(Reply(message, pending.version, self.node_id), None)
+        if self._in_flight:  # none after a close meanwhile
+            self._in_flight.popleft()
         if self._waiting:
             self._send_waiting()
 

@@ -67,6 +67,13 @@ class Timer:
             self.action = None
             self._scheduler.timer_cancelled()
 
+    def fire(self) -> None:
+        """Do the action, unless it was cancelled."""
+        action = self.action
+        if action is not None:
+            action()
+            self.action = None
+
 
 class _Suspension:
     """A task that waits. Only the first call of `resume` or `abandon` has an effect."""
@@ -81,8 +88,8 @@ class _Suspension:
     def resume(self, value: Any, error: BaseException | None = None) -> None:
         scheduler = self.scheduler
         if scheduler is not None:
+            scheduler._ready.append(partial(scheduler.advance, self, value, error))
             self.scheduler = self.cancel = None  # of a call, it refers to this object: no work for the collector
-            scheduler._ready.append(partial(scheduler.advance, self.task, value, error))
 
     def signalled(self) -> None:
         self.resume(True)
@@ -175,16 +182,18 @@ class Scheduler:
         for _ in range(MOST_ROUNDS):
             now = self.clock()
             while self._timers and (self._timers[0][0] <= now or self._timers[0][2].action is None):
-                timer = heapq.heappop(self._timers)[2]
-                action, timer.action = timer.action, None
-                if action is not None:
-                    action()
+                timer = self._timers[0][2]
+                if timer.action is not None:
+                    ready.append(timer.fire)
                 else:
                     self._cancelled_timers -= 1
+                heapq.heappop(self._timers)
             if not ready:
                 return
             for _ in range(len(ready)):
-                ready[0]()  # removed afterwards, so that a Ctrl-C before its first line does not lose it
+                # An action is removed afterwards, so that a Ctrl-C before its first line does not lose it. After
+                # another Ctrl-C, it is called again, and must then do only what it has not done.
+                ready[0]()
                 ready.popleft()
 
     def next_wakeup(self) -> float | None:
@@ -234,40 +243,46 @@ class Scheduler:
             error = outcome
         task.finish(None, error)
 
-    def advance(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
+    def advance(self, suspension: _Suspension, value: Any, error: BaseException | None) -> None:
         """Resume a flow with the result that it waited for, and begin its next effect."""
+        task = suspension.task
+        if self._suspensions.get(task) is not suspension:
+            return  # the flow was cancelled, or this is called again after an interruption
         try:
-            if self._suspensions.pop(task, None) is None:
-                return
-            while True:
-                effect = task.flow.send(value) if error is None else task.flow.throw(error)
-                value = error = None
-                if type(effect) is Spawn:
-                    value = self.spawn(effect.flow, effect.name)
-                    continue
-                if type(effect) is StartCall:
-                    self._start_call(effect)
-                    continue
-                break
-            suspension = _Suspension(self, task)
-            self._suspensions[task] = suspension
             try:
-                suspension.cancel = self._begin(effect, suspension)
-            except Exception as failure:  # noqa: BLE001  it is raised in the flow, and the others continue
-                suspension.resume(None, failure)
-        except StopIteration as stop:
-            task.finish(stop.value, None)
-        except Exception as failure:
-            if not (task.is_observed or isinstance(failure, CancelledFlow)):
-                log.error(
-                    "%s ended with an error that no caller was waiting for: %s", task.name, failure, exc_info=failure
-                )
-            task.finish(None, failure)
-        except BaseException as interruption:  # such as KeyboardInterrupt; other flows may wait for this one
-            begun = self._suspensions.pop(task, None)
-            if begun is not None:
-                begun.abandon()
-            self._end(task, f"was interrupted by {interruption!r}")
+                del self._suspensions[task]
+                while True:
+                    effect = task.flow.send(value) if error is None else task.flow.throw(error)
+                    value = error = None
+                    if type(effect) is Spawn:
+                        value = self.spawn(effect.flow, effect.name)
+                        continue
+                    if type(effect) is StartCall:
+                        self._start_call(effect)
+                        continue
+                    break
+                following = self._suspensions[task] = _Suspension(self, task)
+                try:
+                    following.cancel = self._begin(effect, following)
+                except Exception as failure:  # noqa: BLE001  it is raised in the flow, and the others continue
+                    following.resume(None, failure)
+            except StopIteration as stop:
+                task.finish(stop.value, None)
+            except Exception as failure:
+                if not (task.is_observed or isinstance(failure, CancelledFlow)):
+                    log.error(
+                        "%s ended with an error that no caller was waiting for: %s",
+                        task.name,
+                        failure,
+                        exc_info=failure,
+                    )
+                task.finish(None, failure)
+        except BaseException as interruption:
+            if not isinstance(interruption, Exception):  # such as KeyboardInterrupt; other flows may wait for this one
+                begun = self._suspensions.pop(task, None)
+                if begun is not None:
+                    begun.abandon()
+                self._end(task, f"was interrupted by {interruption!r}")
             raise
 
     def _start_call(self, effect: StartCall) -> None:

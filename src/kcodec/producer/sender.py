@@ -20,6 +20,7 @@ if the partition `is_proved`, because a leader without state accepts any sequenc
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -580,16 +581,34 @@ class Sender:
     def fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
         """Fail all records that are not in flight: records that wait for metadata, and batches, including batches to be
         repeated."""
-        failed: list[tuple[PartitionQueue | None, ProducerBatch]] = []
-        with self.accumulator.lock:
-            for buffer in self.accumulator.topics.values():
-                failed += [(None, record.placeholder) for record in buffer.waiting]
-                buffer.waiting.clear()
-            for queue in list(self.accumulator.active):
-                while queue.batches:
-                    failed.append((queue, self.accumulator.take(queue, queue.batches[0])))
-        for queue_of, batch in failed:
-            self.responses.fail(queue_of, batch, error_of(batch))
+        failed: deque[tuple[PartitionQueue | None, ProducerBatch]] = deque()
+        try:
+            with self.accumulator.lock:
+                for buffer in self.accumulator.topics.values():
+                    failed += [(None, record.placeholder) for record in buffer.waiting]
+                    buffer.waiting.clear()
+                for queue in list(self.accumulator.active):
+                    while queue.batches:
+                        failed.append((queue, queue.batches[0]))
+                        self.accumulator.take(queue, queue.batches[0])
+        finally:  # also after Ctrl-C in asyncio: a later call does not find these batches any more
+            self._fail_each(failed, error_of)
+
+    def _fail_each(
+        self,
+        failed: deque[tuple[PartitionQueue | None, ProducerBatch]],
+        error_of: Callable[[ProducerBatch], BaseException],
+    ) -> None:
+        try:
+            while failed:
+                queue, batch = failed[0]
+                self.responses.fail(queue, batch, error_of(batch))
+                failed.popleft()
+        except (KeyboardInterrupt, SystemExit):
+            for queue in [each for each in self.accumulator.active if not each.batches]:
+                del self.accumulator.active[queue]
+            self._fail_each(failed, error_of)
+            raise
 
     def fail_all(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
         """Fail all records that have not ended, in flight or not."""

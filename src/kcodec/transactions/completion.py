@@ -35,7 +35,7 @@ class TransactionCompletion:
     def __init__(self, context: ProducerContext, background: BackgroundCommit) -> None:
         self._context = context
         self._background = background
-        #: Whether the last end has reached EndTxn.
+        #: Whether the current or last commit or abort has begun to send EndTxn.
         self._is_end_begun = False
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
@@ -52,6 +52,7 @@ class TransactionCompletion:
         if is_repeat:
             self._background.raise_unretrieved()
         with self._interruptible():
+            self._is_end_begun = False
             context.call(Event.COMMIT)
             yield from self.complete_commit(context.now_open, deadline, is_repeat=is_repeat)
 
@@ -82,8 +83,8 @@ class TransactionCompletion:
             return
         try:
             with self._interruptible():
-                context.call(Event.ABORT)
                 self._is_end_begun = False
+                context.call(Event.ABORT)
                 transaction = context.now_open
                 if context.records is not None:
                     context.records.abort_buffered(context.aborted_before())
