@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from kcodec.errors import one_line
+from kcodec.errors import TransportError, one_line
 
 T = TypeVar("T")
 
@@ -279,6 +279,12 @@ class Task(Generic[T]):
 
 class CancelledFlow(Exception):
     """The joined task was cancelled."""
+
+
+def response_interrupted(interruption: BaseException) -> TransportError:
+    """Return the error of a client whose code was interrupted while it handled a response, for example by Ctrl-C in
+    asyncio. Nothing else would handle the rest of the response."""
+    return TransportError(f"the handling of a response was interrupted by {interruption!r}", possibly_sent=True)
 
 
 def call(

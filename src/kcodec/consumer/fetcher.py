@@ -44,7 +44,7 @@ from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, TransportError, UnsupportedError
-from kcodec.flow import ByVersion, Call, Flow, Reply, Signal, StartCall, Task, spawn, wait
+from kcodec.flow import ByVersion, Call, Flow, Reply, Signal, StartCall, Task, response_interrupted, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
@@ -285,13 +285,20 @@ class Fetcher:
                 rack_id=settings.client_rack,
             )
 
+        is_begun = False
+
         def ended(reply: Reply | None, error: BaseException | None) -> None:
-            if self._is_ended:
+            nonlocal is_begun
+            if self._is_ended or is_begun:  # begun: Ctrl-C in asyncio has interrupted the first call
                 return
+            is_begun = True
             try:
                 self._ended(node, session, plan, reply, error, is_aside=is_aside)
             except Exception as failure:  # noqa: BLE001  the flow raises it
                 self._failure = failure
+            except BaseException as interruption:
+                self._failure = response_interrupted(interruption)
+                raise
             finally:
                 if not is_aside:
                     self.sent_at.pop(node, None)

@@ -119,12 +119,12 @@ class _StartedCall:
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
         done = self.done
         if done is not None:
-            self.done = None
             self.scheduler.started_calls.discard(self)
             try:
                 done(value, error)
             except Exception as failure:
                 log.exception("the end of a call could not be handled: %s", failure)
+            self.done = None
 
     def abandon(self) -> None:
         self.done = None

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
-from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
+from kcodec.flow import Call, Flow, Signal, StartCall, Wait, response_interrupted, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
@@ -273,8 +273,13 @@ class Sender:
         # With acks=0, a record is complete once it is sent, and each of the following records would be sent alone.
         self._was_single = self.settings.acks != 0 and len(sent) == 1 and sent[0][1].records_count == 1
 
+        is_begun = False
+
         def ended(reply: Reply | None, error: BaseException | None) -> None:
-            self._is_in_response = True
+            nonlocal is_begun
+            if is_begun:  # Ctrl-C in asyncio has interrupted the first call
+                return
+            self._is_in_response = is_begun = True
             try:
                 if error is None:
                     self.responses.on_response(node, sent, reply)
@@ -282,6 +287,9 @@ class Sender:
                     self.responses.on_no_response(sent, error)
             except Exception as failure:  # noqa: BLE001  the flow raises it
                 self.fail(failure)
+            except BaseException as interruption:
+                self.fail(response_interrupted(interruption))
+                raise
             finally:
                 self._is_in_response = False
                 self._loads[node] -= 1
