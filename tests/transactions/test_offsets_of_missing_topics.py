@@ -16,14 +16,14 @@ from kcodec.errors import AbortableTransactionError
 
 
 @pytest.mark.parametrize(
-    ("topic", "partition", "message"),
+    ("topic", "partition", "message", "resource"),
     [
-        ("deleted", 0, "topic 'deleted' does not exist, or was deleted"),
-        ("known", 7, "partition known-7 does not exist"),
+        ("deleted", 0, "topic 'deleted' does not exist, or was deleted", "deleted"),
+        ("known", 7, "partition known-7 does not exist", TopicPartition("known", 7)),
     ],
 )
 def test_offsets_of_a_missing_partition_are_refused_soon(
-    kcodec_broker: Broker, topic: str, partition: int, message: str
+    kcodec_broker: Broker, topic: str, partition: int, message: str, resource: object
 ) -> None:
     """The producer does not write to the topic, so its metadata does not contain it. Java's producer sends the request
     until max.block.ms has passed. The request for the reason does not create the topic."""
@@ -37,6 +37,7 @@ def test_offsets_of_a_missing_partition_are_refused_soon(
             txn.send(transactional_id, b"value").result()
             txn.send_offsets({TopicPartition(topic, partition): 1}, ConsumerGroupMetadata(transactional_id))
         assert raised.value.remedy == "abort"
+        assert (raised.value.name, raised.value.resource) == ("UNKNOWN_TOPIC_OR_PARTITION", resource)
         assert 2.0 <= time.monotonic() - begun < 10.0
         assert "deleted" not in admin.list_topics()
         with producer.transaction() as txn:
