@@ -5,10 +5,10 @@
         [--results F]
 
 tests/support/random_programs.py says what the programs do. Those of the kind "ctrl-c" always do the same, and get a
-second Ctrl-C at points between which equal distances lie (tests/support/second_ctrl_c.py). The broker is the embedded
-one. With --faults, requests also
-fail at random. A lost response to JoinGroup is not among these faults, because the coordinator then waits for a member
-whose id no client has received. The exit status is 0 if all held. The results are appended to programs-DATE.txt.
+second Ctrl-C at evenly spaced points (tests/support/second_ctrl_c.py). The broker is the embedded one. With --faults,
+requests also fail at random. A lost response to JoinGroup is not among these faults, because the coordinator then waits
+for a member whose id no client has received. The exit status is 0 if all held. The results are appended to
+programs-DATE.txt.
 """
 
 from __future__ import annotations
