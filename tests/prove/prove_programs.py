@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
+from left_groups import is_left_soon
 from program_readers import ConsumerReader, read_rest, run_async_program, run_program
 from random_programs import World, add_faults
 from second_ctrl_c import run_consumer
@@ -56,7 +57,7 @@ def run_with_ctrl_c(programs: int) -> tuple[str, int]:
             at, group_id = number * POINTS // programs, f"group-{number}"
             protocol = ("classic", "consumer")[number % 2]
             interrupts += run_consumer(broker.bootstrap_servers, "orders", group_id, at, group_protocol=protocol)
-            if admin.describe_groups([group_id])[group_id].members:
+            if not is_left_soon(admin, group_id):
                 wrong += 1
                 print(f"{CTRL_C}, protocol {protocol}, at {at}: the member has stayed in its group", flush=True)
     seconds = time.monotonic() - begin
