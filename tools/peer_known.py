@@ -35,7 +35,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "kcodec": {
         "*quota*": "needs quotas",
         "*test_what_the_broker_itself_cannot_walk_over_is_no_stall": (
-            "damages a file of a running broker; the embedded broker finds later batches by its own index"
+            "corrupts a file of a running broker; the embedded broker finds later batches by its own index"
         ),
         "*test_the_same_calls_work_in_asyncio": "needs quotas",
         "*test_without_authentication_tokens_are_refused": "needs delegation tokens",

@@ -23,7 +23,7 @@ from kcodec.admin.share_groups import ShareGroupOffset
 from kcodec.cli import ExitStatus
 from kcodec.client import ConfigResource, ConfigResourceType, Producer
 from kcodec.client.admin import Admin
-from kcodec.errors import BrokerError, RequestTimedOutError, UnsupportedError
+from kcodec.errors import BrokerError, KcodecError, RequestTimedOutError, UnsupportedError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.java import find_java
@@ -182,6 +182,40 @@ def test_the_lag_of_a_group_that_does_not_exist_is_an_error(is_old: bool, partit
         with pytest.raises(BrokerError, match="describe group 'ghost'") as caught:
             found.run(lag)
         assert (caught.value.name, caught.value.resource) == ("GROUP_ID_NOT_FOUND", "ghost")
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (None, None),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "GROUP_AUTHORIZATION_FAILED"),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None),
+        (ErrorCode.UNSUPPORTED_VERSION, "GROUP_ID_NOT_FOUND"),
+        (ErrorCode.GROUP_ID_NOT_FOUND, "GROUP_ID_NOT_FOUND"),
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_lag_of_a_group_that_may_exist_is_another_error(code: int | None, name: str | None, is_known: bool) -> None:
+    """Before Kafka 4.0, DescribeGroups describes a group of the consumer protocol as dead, too. A broker that does not
+    support this protocol, or does not know the request, has no such group."""
+    found = script()
+    found.topics["orders"] = {0: 1}
+    found.answers |= {"OffsetFetch": no_offsets(None), "ListOffsets": empty_log}
+    found.answers["DescribeGroups"] = lambda node, request: messages.DescribeGroupsResponse(
+        groups=[messages.DescribedGroup(group_id="consumer-group", group_state="Dead")]
+    )
+    found.answers["ConsumerGroupDescribe"] = lambda node, request: messages.ConsumerGroupDescribeResponse(
+        groups=[messages.DescribedConsumerGroup(group_id="consumer-group", error_code=code or 0)]
+    )
+    if code is None:
+        found.silent.add("ConsumerGroupDescribe")
+    if not is_known:
+        found.highest["ConsumerGroupDescribe"] = -1
+        name = "GROUP_ID_NOT_FOUND"
+    with pytest.raises(KcodecError, match="describe group 'consumer-group'") as caught:
+        found.run(flows.describe_group_lag(found.context, "consumer-group", timeout=10.0))
+    assert getattr(caught.value, "name", None) == name
+    assert isinstance(caught.value, RequestTimedOutError) == (name is None)
 
 
 def test_without_a_response_a_group_is_not_reported_as_missing() -> None:

@@ -232,10 +232,12 @@ def test_connections_that_are_reset_count_for_the_hint(caplog: pytest.LogCapture
         assert admin.describe_cluster().brokers
         port = int(broker.bootstrap_servers.rpartition(":")[2])
     with admin, socket.create_server(("127.0.0.1", port)) as listener:
+        listener.settimeout(10)
 
         def serve() -> None:
             for number in range(3):
                 connection, _ = listener.accept()
+                connection.settimeout(10)
                 connection.recv(1 << 16)
                 if number < 2:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -249,7 +251,8 @@ def test_connections_that_are_reset_count_for_the_hint(caplog: pytest.LogCapture
         serving.start()
         with pytest.raises(KcodecError):
             admin.describe_cluster()
-        serving.join()
+        serving.join(10)
+        assert not serving.is_alive()
     ends = [one.getMessage() for one in caplog.records if "the connection ended during" in one.getMessage()]
     assert "if this listener requires TLS" not in ends[0]
     assert any("if this listener requires TLS" in one for one in ends), ends

@@ -176,9 +176,16 @@ def test_the_refusal_of_a_setting_says_what_to_do(name: str, value: str, text: s
         facade.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("broker.address.family", "any"), ("topic.blacklist", "")])
-def test_a_setting_with_the_value_of_its_default_is_accepted(clients: Any, name: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("broker.address.family", "any"), ("topic.blacklist", ""), ("topic.blacklist", None)]
+)
+def test_a_setting_with_the_value_of_its_default_is_accepted(clients: Any, name: str, value: str | None) -> None:
     clients.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", name: value}).close()
+
+
+def test_a_setting_that_is_not_a_list_cannot_be_none(clients: Any) -> None:
+    with pytest.raises(confluent_kafka.KafkaException, match=r"broker\.address\.family"):
+        clients.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "broker.address.family": None})
 
 
 def test_eager_and_cooperative_assignors_together_are_refused(clients: Any) -> None:

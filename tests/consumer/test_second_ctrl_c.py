@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from left_groups import is_left_soon
 from second_ctrl_c import run_consumer
 
 from kcodec.broker import Broker
@@ -17,6 +18,10 @@ PROGRAMS = 40
 MOST_POINTS = 3000
 
 
+# Some of the points are in __del__ of a closed client, where Python reports and ignores every exception.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. .function ClientBase.__del__:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_member_leaves_after_a_second_ctrl_c(kcodec_broker: Broker, protocol: str) -> None:
     topic = kcodec_broker.create_topic()
@@ -25,5 +30,5 @@ def test_a_member_leaves_after_a_second_ctrl_c(kcodec_broker: Broker, protocol: 
         for number in range(PROGRAMS):
             group_id, at = f"{topic}-{number}", points.randrange(MOST_POINTS)
             interruptions += run_consumer(kcodec_broker.bootstrap_servers, topic, group_id, at, group_protocol=protocol)
-            assert not admin.describe_groups([group_id])[group_id].members, f"interrupted at {at}"
+            assert is_left_soon(admin, group_id), f"interrupted at {at}"
     assert interruptions > PROGRAMS / 2

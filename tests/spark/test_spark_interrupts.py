@@ -170,6 +170,35 @@ def test_ctrl_c_cancels_the_job_of_land(
     assert land(spark, topic, tmp_path / "landed", bootstrap_servers=servers).rows == 1
 
 
+def test_ctrl_c_before_the_thread_runs_starts_no_job(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Thread.start can raise KeyboardInterrupt before the operating system has started the thread, or after that and
+    before its first statement. There is no job to cancel, and none begins later."""
+    import pyspark
+
+    threads: list[Any] = []
+
+    class Thread(pyspark.InheritableThread):
+        def start(self) -> None:
+            threads.append(self)
+            raise KeyboardInterrupt
+
+    frame = spark.range(1)
+    collected: list[int] = []
+    monkeypatch.setattr(type(frame), "collect", lambda frame: collected.append(1))
+    monkeypatch.setattr(pyspark, "InheritableThread", Thread)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible.collected(frame)
+    assert time.monotonic() - began < interruptible.CANCEL_SECONDS / 2
+    assert "did not end" not in caplog.text
+    super(Thread, threads[0]).start()
+    threads[0].join(SECONDS)
+    assert not threads[0].is_alive()
+    assert collected == []
+
+
 def test_an_error_of_the_job_is_raised_in_the_calling_thread(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 

@@ -83,7 +83,7 @@ def values_of(servers: str, topic: str) -> Counter[bytes | None]:
 
 
 def assert_same(found: DataFrame, expected: DataFrame, count: int) -> None:
-    """Equal lists are what exceptAll shows as 0 in both directions, at a tenth of its time."""
+    """Compare sorted lists. Two calls of `exceptAll` check the same, but take ten times as long."""
     rows, others = (sorted(map(repr, frame.collect())) for frame in (found, expected))
     assert len(rows) == count
     assert rows == others

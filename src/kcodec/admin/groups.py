@@ -390,14 +390,20 @@ def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline)
 
 def _check_group(context: CallContext, group_id: str, deadline: Deadline) -> Flow[None]:
     """Raise BrokerError (GROUP_ID_NOT_FOUND) if a group does not exist. For such a group, brokers return no offsets and
-    no error. Before Kafka 4.0, they describe it as dead."""
+    no error. Before Kafka 4.0, they describe it as dead. Raise another error if the group may exist."""
     described = yield from describe_groups(context, [group_id], timeout=deadline.remaining)
     if described[group_id].state != "Dead":
         return
     # These brokers also describe groups of the consumer protocol as dead if they are requested as classic groups.
     found = yield from request_items(context, [group_id], _description(context, "consumer"), deadline)
-    if not found.results:
+    error = found.errors.get(group_id)
+    if error is None:
+        return
+    # A broker that does not support the consumer protocol has no group of this type.
+    missing = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+    if isinstance(error, UnsupportedError) or getattr(error, "code", None) in missing:
         raise broker_error(ErrorCode.GROUP_ID_NOT_FOUND, f"describe group {group_id!r}", resource=group_id)
+    raise error
 
 
 def describe_group_lag(

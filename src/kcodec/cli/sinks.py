@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that ``kcodec convert`` and ``kcodec txn timeline --svg`` write: each appears complete, by a rename, or not at
-all. Only the file of stdout is written without a rename."""
+all. Only the file to which stdout is redirected is written without a rename."""
 
 from __future__ import annotations
 
@@ -114,8 +114,9 @@ def named_errors(output_path: Path) -> Iterator[None]:
 
 
 def copy_of_stdout(path: Path) -> int | None:
-    """Return a copy of the descriptor of stdout if `path` names the file of stdout, as /dev/stdout does. Otherwise
-    return None. The copy has the position of stdout, so that it keeps what other programs have written there."""
+    """Return a copy of the descriptor of stdout if `path` names the file to which stdout is redirected, as /dev/stdout
+    does. Otherwise return None. Writes through the copy continue at the position of stdout, so they do not overwrite
+    what other programs have written."""
     try:
         return os.dup(STDOUT) if os.path.samestat(path.stat(), os.fstat(STDOUT)) else None
     except OSError:  # the file does not exist, or stdout is closed
@@ -125,7 +126,8 @@ def copy_of_stdout(path: Path) -> int | None:
 @contextlib.contextmanager
 def atomic_file(path: Path, for_stdout: str = "") -> Iterator[UnbufferedFile]:
     """Return a file next to `path` to write to; in the end it is synced and renamed, or removed after an error. If
-    `path` is the file of stdout, write to stdout instead, because a rename would replace what was written there before.
+    `path` is the file to which stdout is redirected, write to stdout instead, because a rename would replace what was
+    written there before.
 
     for_stdout: End of the error about the name "-".
 

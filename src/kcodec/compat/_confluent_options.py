@@ -194,7 +194,7 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
         if name in ACCEPTED or (name == "topic.metadata.refresh.interval.ms" and str(value) == "-1"):
             log.debug("%s has no effect with kcodec.compat.confluent", name)
         elif name in ONLY:
-            if str(value).lower() != ONLY[name]:
+            if ("" if value is None else str(value).lower()) != ONLY[name]:  # None is an empty list
                 expected = repr(ONLY[name]) if ONLY[name] else "empty"
                 raise ValueError(f"{name} must be {expected}, got {str(value)!r}: {INSTEAD[name]}")
         elif _is_merged(name, given):

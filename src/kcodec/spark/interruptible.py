@@ -28,7 +28,7 @@ CANCEL_AGAIN_SECONDS = 0.2
 
 def collected(frame: DataFrame) -> list[Row]:
     """Return the rows of a DataFrame. If an exception such as KeyboardInterrupt interrupts the main thread meanwhile,
-    cancel the job, and no other one."""
+    cancel only the job of this call."""
     if threading.current_thread() is not threading.main_thread():  # a signal interrupts only the main thread
         return frame.collect()
     if ".connect." in type(frame).__module__:
@@ -54,6 +54,8 @@ def _collected_in_thread(frame: DataFrame) -> list[Row]:
     future: Future[list[Row]] = Future()
 
     def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             context.addJobTag(tag)  # ends with this thread
             future.set_result(frame.collect())
@@ -65,7 +67,8 @@ def _collected_in_thread(frame: DataFrame) -> list[Row]:
         thread.start()
         return future.result()
     except BaseException:
-        if not future.done():
+        # If the interruption came before the thread has run, cancel() returns True, and the thread starts no job.
+        if not future.cancel() and not future.done():
             _cancel(lambda: context.cancelJobsWithTag(tag), future)
         raise
 

@@ -299,8 +299,8 @@ class _TaskRows:
         self.count = 0
         self._under_way: deque[_SentRows] = deque()
         self._is_used = is_used
-        self._renewed: set[str] = set()
-        self._refused: set[str] = set()
+        self._topics_renewed: set[str] = set()
+        self._topics_with_unknown_partition: set[str] = set()
 
     def send(self, batch: pa.RecordBatch, columns: SinkColumns) -> None:
         """Pass a batch to the producer. Raise the error of earlier batches, or of a row that cannot be encoded."""
@@ -333,19 +333,19 @@ class _TaskRows:
         return _SentRows(rows.topic, first, last, delivery)
 
     def _given(self, rows: TopicRows) -> TableDelivery:
-        """Give rows to the producer. Request the metadata of a topic again before its first rows, if earlier tasks have
-        used the producer, and once if the partition of a row is unknown. Another program may have added partitions, or
-        deleted the topic and created it again."""
+        """Pass rows to the producer. If earlier tasks have used the producer, first request the metadata of the topic
+        again. If the topic has no partition with the number in a row, request the metadata once more and send the rows
+        again. Another program may have added partitions, or deleted the topic and created it again."""
         producer, topic = self.kept.producer, rows.topic
-        if self._is_used and topic not in self._renewed:
-            self._renewed.add(topic)
+        if self._is_used and topic not in self._topics_renewed:
+            self._topics_renewed.add(topic)
             renew_metadata(producer, topic)
         try:
             return producer.send_arrow(topic, rows.table)
         except EncodeError as error:
-            if error.field != "partition" or topic in self._refused:
+            if error.field != "partition" or topic in self._topics_with_unknown_partition:
                 raise
-        self._refused.add(topic)
+        self._topics_with_unknown_partition.add(topic)
         renew_metadata(producer, topic)
         return producer.send_arrow(topic, rows.table)
 

@@ -87,8 +87,8 @@ def commit_offsets(
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
     if not is_new_flow and group.group_id not in groups:
-        doing = f"AddOffsetsToTxn of {transactional_id!r} for group {group.group_id!r}"
-        yield from _add_group(request_to("transaction", transactional_id, doing), producer, group.group_id)
+        adding = f"AddOffsetsToTxn of {transactional_id!r} for group {group.group_id!r}"
+        yield from _add_group(request_to("transaction", transactional_id, adding), producer, group.group_id)
         groups.add(group.group_id)
     doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
     topics = _NamedTopics(cluster, offsets, is_new_flow)
@@ -111,6 +111,8 @@ def commit_offsets(
             lost = topics.lost()
             if lost is None:
                 raise
+            found_code = ErrorCode.UNKNOWN_TOPIC_ID if topics.have_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            resource: object = lost
             if topics.replaced() is not None:
                 text = (
                     f"{doing}: topic {lost!r} was deleted and created again, so these offsets are of a topic that no "
@@ -118,12 +120,12 @@ def commit_offsets(
                 )
             elif topics.missing_partition is not None:
                 text = f"{doing}: partition {topics.missing_partition} does not exist; abort the transaction"
-            elif topics.is_confirmed:
+                found_code, resource = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics.missing_partition
+            elif topics.is_confirmed_missing:
                 text = f"{doing}: topic {lost!r} does not exist, or was deleted; abort the transaction"
             else:
                 text = f"{doing}: topic {lost!r} was deleted, so its offsets cannot be committed; abort the transaction"
-            found = abortable(text, ErrorCode.UNKNOWN_TOPIC_ID, lost)
-            raise Failed(TransactionDisposition.ABORT, found) from error
+            raise Failed(TransactionDisposition.ABORT, abortable(text, found_code, resource)) from error
     results = list(topics.results(reply.message))
     code, partition = worst_result(results)
     if code:
@@ -160,9 +162,9 @@ class _NamedTopics:
 
     have_ids: Whether the metadata has the id of every topic. A producer has the ids of topics to which it writes, and
               of topics that a consumer of the same client reads. Otherwise the request uses names, as up to version 5.
-    is_confirmed: Whether a broker has reported that the partition, which the coordinator does not know, does not exist.
-              This is requested only if the metadata of this client does not include the topic: a request of the usual
-              metadata could create the topic.
+    is_confirmed_missing: Whether a broker has reported that the partition, which the coordinator does not know, does
+              not exist. After UNKNOWN_TOPIC_PATIENCE_SECONDS, this is requested from any broker, unless the metadata
+              shows that the topic is missing. The request does not create the topic.
     missing_partition: Partition that does not exist, although its topic exists.
     """
 
@@ -181,7 +183,7 @@ class _NamedTopics:
         self.missing_partition: TopicPartition | None = None
         #: A partition that the coordinator has not known since this time.
         self._unknown: tuple[TopicPartition, float] | None = None
-        self.is_confirmed = False
+        self.is_confirmed_missing = False
 
     def id_of(self, name: str) -> UUID:
         """Return the id to send, or a zero id if the request names its topics."""
@@ -201,7 +203,7 @@ class _NamedTopics:
         (name, _), since = self._unknown
         if self._cluster.clock() - since < UNKNOWN_TOPIC_PATIENCE_SECONDS:
             return None
-        return name if self.is_confirmed or self._cluster.is_missing(name) else None
+        return name if self.is_confirmed_missing or self._cluster.is_missing(name) else None
 
     @property
     def is_lost(self) -> bool:
@@ -213,7 +215,7 @@ class _NamedTopics:
     def is_unknown_for_long(self) -> bool:
         """Whether the coordinator has not known a partition for UNKNOWN_TOPIC_PATIENCE_SECONDS, and the metadata does
         not show whether it exists."""
-        if self._unknown is None or self.is_confirmed or self.lost() is not None:
+        if self._unknown is None or self.is_confirmed_missing or self.lost() is not None:
             return False
         return self._cluster.clock() - self._unknown[1] >= UNKNOWN_TOPIC_PATIENCE_SECONDS
 
@@ -236,7 +238,7 @@ class _NamedTopics:
             if topic.error_code == ErrorCode.NONE and numbers and partition.partition not in numbers:
                 self.missing_partition = partition
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or self.missing_partition is not None:
-                self.is_confirmed = True
+                self.is_confirmed_missing = True
                 self._unknown = partition, now - UNKNOWN_TOPIC_PATIENCE_SECONDS
 
     def results(self, message: Any) -> Iterator[tuple[int, TopicPartition]]:
@@ -251,7 +253,7 @@ class _NamedTopics:
         does not know the topic yet, or the topic was deleted."""
         code, partition = worst_result(self.results(message))
         if code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) or partition is None:
-            self._unknown, self.is_confirmed = None, False
+            self._unknown, self.is_confirmed_missing = None, False
             return code
         self._cluster.request_update(f"the coordinator does not know {partition}")
         if self._unknown is None or self._unknown[0] != partition:
