@@ -31,7 +31,7 @@ from kcodec.consumer.offset_calls import OffsetCalls
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
-from kcodec.consumer.selection_calls import SelectionCalls
+from kcodec.consumer.selection_calls import LEAVE_AT_ONCE_SECONDS, SelectionCalls
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import AuthenticationError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
@@ -50,8 +50,6 @@ TOPICS_REFRESH_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Interval at which a consumer that was late looks whether the application requests records again.
 LATE_STEP_SECONDS = 0.1
-#: Maximum time for leaving the group after an interruption or the timeout of `close`.
-LEAVE_AT_ONCE_SECONDS = 0.2
 
 
 class ConsumerCore:

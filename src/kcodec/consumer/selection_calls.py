@@ -34,6 +34,8 @@ log = logging.getLogger("kcodec.consumer")
 REJOIN_SECONDS = 3.0
 #: Time that a call that also commits or aborts reserves for leaving: seconds, and maximum share of its timeout.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
+#: Maximum wait for the response to the request to leave, after an interruption or the timeout of the call.
+LEAVE_AT_ONCE_SECONDS = 0.2
 
 
 def leaving_seconds(timeout: float) -> float:
@@ -347,7 +349,8 @@ class SelectionCalls:
         """Let a member leave its group. If another call has begun this, do nothing."""
         if membership in self._leaving or membership not in self._members:
             return
-        flow = membership.leave(max(deadline - self._clock(), 0.0), reason)
+        # After the deadline, the request is still sent, and `close` waits for its response for a short time.
+        flow = membership.leave(max(deadline - self._clock(), LEAVE_AT_ONCE_SECONDS), reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
         task.when_done(lambda task: self._note_left(membership, task))
         yield from join(task)

@@ -147,6 +147,8 @@ class Scheduler:
         self.clock = clock
         self.network = network
         self.run_blocking = run_blocking
+        #: The actions of timers that are due, and the other actions.
+        self._due: deque[Callable[[], None]] = deque()
         self._ready: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
@@ -178,27 +180,28 @@ class Scheduler:
     def run_ready(self) -> None:
         """Run timers that are due and actions that are ready, until there are none, or for MOST_ROUNDS rounds. A flow
         that repeatedly waits for 0 seconds then uses one core, but the client still reads its sockets and can end."""
-        ready = self._ready
+        due, ready = self._due, self._ready
         for _ in range(MOST_ROUNDS):
             now = self.clock()
             while self._timers and (self._timers[0][0] <= now or self._timers[0][2].action is None):
                 timer = self._timers[0][2]
                 if timer.action is not None:
-                    ready.append(timer.fire)
+                    due.append(timer.fire)
                 else:
                     self._cancelled_timers -= 1
                 heapq.heappop(self._timers)
-            if not ready:
+            if not (due or ready):
                 return
-            for _ in range(len(ready)):
-                # An action is removed afterwards, so that a Ctrl-C before its first line does not lose it. After
-                # another Ctrl-C, it is called again, and must then do only what it has not done.
-                ready[0]()
-                ready.popleft()
+            for actions in (due, ready):
+                for _ in range(len(actions)):
+                    # An action is removed afterwards, so that a Ctrl-C before its first line does not lose it. After
+                    # another Ctrl-C, it is called again, and must then do only what it has not done.
+                    actions[0]()
+                    actions.popleft()
 
     def next_wakeup(self) -> float | None:
         """Return the time at which run_ready must be called again; None if only an event requires a call."""
-        if self._ready:
+        if self._due or self._ready:
             return self.clock()
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
