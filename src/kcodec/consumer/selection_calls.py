@@ -349,8 +349,9 @@ class SelectionCalls:
         """Let a member leave its group. If another call has begun this, do nothing."""
         if membership in self._leaving or membership not in self._members:
             return
+        left = deadline - self._clock()
         # After the deadline, the request is still sent, and `close` waits for its response for a short time.
-        flow = membership.leave(max(deadline - self._clock(), LEAVE_AT_ONCE_SECONDS), reason)
+        flow = membership.leave(left if left > 0 else LEAVE_AT_ONCE_SECONDS, reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
         task.when_done(lambda task: self._note_left(membership, task))
         yield from join(task)

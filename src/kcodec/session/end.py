@@ -159,8 +159,8 @@ class SessionEnd:
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
         except BrokerError as refused:
-            if refused.code == ErrorCode.UNKNOWN_TOPIC_ID:
-                # A topic was deleted and created again while the request was in flight. The consumer reads the new one.
+            if refused.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                # A topic was deleted, and perhaps created again, during the block. The consumer reads the new one.
                 self.block.fail(str(refused))
                 return
             if refused.code not in LOST_MEMBER_CODES:
