@@ -194,16 +194,14 @@ static Answer read_records(const Options *options, const RecordsJob *like, int c
 
 static void compare_readers(const Options *options, const uint8_t *data, int64_t size, const BatchHeader *header) {
     Decompressor *decompressor = decompressor_acquire(harness_package);
-    Decompressed records;
+    ByteSpan records;
     Fault fault;
     REQUIRE(decompressor);
-    const uint8_t *stored = data + header->position + BATCH_OVERHEAD;
-    int64_t length = header_size(header) - BATCH_OVERHEAD;
-    int is_plain = header_compression(header) == COMPRESSION_NONE;
+    const ByteSpan stored = {data + header->position + BATCH_OVERHEAD, header_size(header) - BATCH_OVERHEAD, data + size};
     int64_t most = options->limits.max_decompressed_bytes;
-    if (!decompress(decompressor, header_compression(header), stored, length, most, NULL, 0, &records, &fault)) {
+    if (!decompress(decompressor, header_compression(header), &stored, most, NULL, 0, &records, &fault)) {
         RecordsJob job = {.header = header, .records = records.data, .length = records.length,
-                          .readable_end = is_plain ? data + size : records.readable_end, .start_offset = INT64_MIN,
+                          .readable_end = records.readable_end, .start_offset = INT64_MIN,
                           .end_offset = INT64_MAX, .limit = INT64_MAX, .keep_position = options->keep_position};
         Answer fast = read_records(options, &job, 0), checked = read_records(options, &job, 1);
         require_same(&fast, &checked);

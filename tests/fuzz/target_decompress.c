@@ -3,7 +3,8 @@
 //   - snappy and lz4 make what a slow decoder makes, and refuse what it refuses;
 //   - with the right CRC and size, inflate.c makes of small gzip streams what a slow decoder makes;
 //   - the bound of zstd's block headers holds for what the system's libzstd makes;
-//   - an arena keeps what lay before, and gets the same bytes as a context's own memory.
+//   - an arena keeps what lay before, and gets the same bytes as a context's own memory;
+//   - bytes after the stream that may be read change nothing.
 #include "checks.h"
 #include "crc32.h"
 #include "decompress.h"
@@ -12,7 +13,7 @@
 #include "slow_codecs.h"
 #include "zstd.h"
 
-enum { OPTIONS = 3, ROOM = 1 << 20, ROOMY = 1 << 18 };
+enum { OPTIONS = 3, AHEAD = 64, ROOM = 1 << 20, ROOMY = 1 << 18 };
 
 typedef struct {
     int codec;
@@ -20,16 +21,16 @@ typedef struct {
     const uint8_t *data;
 } Question;
 
-static void check_arena(const Question *question, int64_t at, int result, const Decompressed *plain,
+static void check_arena(const Question *question, int64_t at, int result, const ByteSpan *plain,
                         const Fault *fault) {
     Decompressor *decompressor = decompressor_acquire(harness_package);
     Buffer arena = {0};
-    Decompressed out;
+    const ByteSpan stored = {question->data, question->size, question->data + question->size};
+    ByteSpan out;
     Fault other;
     REQUIRE(decompressor && buffer_acquire(&arena, (size_t)at + 1) == 0);
     memset(arena.data, 0xa5, (size_t)at);
-    int again = decompress(decompressor, question->codec, question->data, question->size, question->limit, &arena, at,
-                           &out, &other);
+    int again = decompress(decompressor, question->codec, &stored, question->limit, &arena, at, &out, &other);
     REQUIRE(again == result);
     for (int64_t byte = 0; byte < at; byte++) REQUIRE(arena.data[byte] == 0xa5);
     if (result) {
@@ -42,7 +43,7 @@ static void check_arena(const Question *question, int64_t at, int result, const 
     decompressor_release(decompressor);
 }
 
-static void check_against_slow(const Question *question, int result, const Decompressed *plain) {
+static void check_against_slow(const Question *question, int result, const ByteSpan *plain) {
     static uint8_t out[ROOM];
     int64_t made = question->codec == COMPRESSION_SNAPPY
                        ? slow_snappy(question->data, question->size, out, question->limit)
@@ -51,7 +52,7 @@ static void check_against_slow(const Question *question, int result, const Decom
     if (!result) REQUIRE(made == plain->length && memcmp(out, plain->data, (size_t)made) == 0);
 }
 
-static void check_zstd(const Question *question, int result, const Decompressed *plain) {
+static void check_zstd(const Question *question, int result, const ByteSpan *plain) {
     ZstdBound bound;
     Fault fault;
     if (zstd_bound(question->data, question->size, &bound, &fault)) {
@@ -103,10 +104,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
     uint8_t *data = exact_copy(input + OPTIONS, size);
     Question question = {codecs[input[0] % 5], (int64_t)1 << input[1] % 21, (int64_t)size, data};
     Decompressor *decompressor = decompressor_acquire(harness_package);
-    Decompressed plain;
+    const size_t ahead = input[2] % (AHEAD + 1);
+    uint8_t *padded = malloc(size + AHEAD);
+    REQUIRE(padded);
+    if (size) memcpy(padded, data, size);
+    memset(padded + size, 0x5a, AHEAD);
+    uint8_t *followed = exact_copy(padded, size + ahead);
+    free(padded);
+    const ByteSpan stored = {followed, (int64_t)size, followed + size + ahead};
+    ByteSpan plain;
     Fault fault;
     REQUIRE(decompressor);
-    int result = decompress(decompressor, question.codec, data, (int64_t)size, question.limit, NULL, 0, &plain, &fault);
+    int result = decompress(decompressor, question.codec, &stored, question.limit, NULL, 0, &plain, &fault);
     if (!result) {
         REQUIRE(0 <= plain.length && plain.length <= question.limit);
         REQUIRE(plain.readable_end >= plain.data + plain.length);
@@ -119,6 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
     check_arena(&question, input[2], result, &plain, &fault);
     decompressor_release(decompressor);
     harness_check_pool();
+    exact_free(followed, size + ahead);
     exact_free(data, size);
     return 0;
 }

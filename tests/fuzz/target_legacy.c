@@ -86,12 +86,12 @@ static void add_row(Rows *rows, const Row *fields, int64_t offset, int64_t times
 
 static int slow_wrapper(const Message *wrapper, int is_appended, int check_crcs, Rows *rows, uint8_t *room) {
     Decompressor *decompressor = decompressor_acquire(harness_package);
-    Decompressed inside;
+    const ByteSpan value = {wrapper->row.value, wrapper->row.value_size, wrapper->row.value + wrapper->row.value_size};
+    ByteSpan inside;
     Fault fault;
     int codec = wrapper->codec == COMPRESSION_LZ4 && wrapper->magic == 0 ? LZ4_OF_MAGIC_0 : wrapper->codec;
     int failed = wrapper->row.value_size < 0 ||
-                 decompress(decompressor, codec, wrapper->row.value, wrapper->row.value_size, DECOMPRESSED, NULL, 0,
-                            &inside, &fault);
+                 decompress(decompressor, codec, &value, DECOMPRESSED, NULL, 0, &inside, &fault);
     if (!failed) memcpy(room, inside.data, (size_t)inside.length);
     decompressor_release(decompressor);
     if (failed) return -1;

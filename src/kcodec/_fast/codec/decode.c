@@ -43,11 +43,13 @@ int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *h
 
 static int read_control_type(Decompressor *decompressor, const DecodeSettings *settings, const uint8_t *data,
                              int64_t origin, const BatchHeader *header, int16_t *type, Fault *fault) {
-    Decompressed records;
+    const uint8_t *bytes = records_of(data, origin, header);
+    const ByteSpan stored = {bytes, records_length(header), bytes + records_length(header)};
+    ByteSpan records;
     *type = CONTROL_NOT_A_MARKER;
     if (header->records_count <= 0) return 0;
-    if (decompress(decompressor, header_compression(header), records_of(data, origin, header), records_length(header),
-                   settings->limits.max_decompressed_bytes, NULL, 0, &records, fault))
+    if (decompress(decompressor, header_compression(header), &stored, settings->limits.max_decompressed_bytes, NULL, 0,
+                   &records, fault))
         return -1;
     return control_batch_type(records.data, records.length, header->records_count, type, fault);
 }
@@ -189,17 +191,15 @@ static int open_records(DecodeRun *run, Decompressor *decompressor, const BatchH
     Chunk *chunk = run->open;
     int views = chunk->layout.binary_type == BINARY_VIEW;
     int codec = header_compression(header);
-    Decompressed records;
-    int64_t length = records_length(header);
-    const uint8_t *stored = records_of(run->data, run->origin, header);
+    const ByteSpan stored = {records_of(run->data, run->origin, header), records_length(header), run->data + run->size};
+    ByteSpan records = stored;
     if (header->records_count == 0) {
-        if (length) return fault_set(fault, FAULT_BYTES_LEFT, "records_count", length, 0);
+        if (stored.length) return fault_set(fault, FAULT_BYTES_LEFT, "records_count", stored.length, 0);
         codec = COMPRESSION_NONE;
     }
-    if (codec == COMPRESSION_NONE)
-        records = (Decompressed){stored, length, run->data + run->size};
-    else if (decompress(decompressor, codec, stored, length, run->settings->limits.max_decompressed_bytes,
-                        views ? &chunk->view_arena : NULL, chunk->view_arena_length, &records, fault))
+    if (codec != COMPRESSION_NONE &&
+        decompress(decompressor, codec, &stored, run->settings->limits.max_decompressed_bytes,
+                   views ? &chunk->view_arena : NULL, chunk->view_arena_length, &records, fault))
         return -1;
     job->records = records.data;
     job->length = records.length;

@@ -72,37 +72,38 @@ int decompressor_needs_gil(int codec, int64_t size) {
 
 typedef struct {
     Decompressor *self;
-    const uint8_t *data;
-    int64_t size, limit;
+    const ByteSpan *stored;
+    int64_t limit;
     Buffer *out;
     int64_t at;
 } Call;
 
-static int by_snappy(Call *call, Decompressed *out, Fault *fault) {
-    if (snappy_decompress(call->data, call->size, call->out, call->at, call->limit, &out->length, fault)) return -1;
-    return 0;
+static int by_snappy(Call *call, ByteSpan *out, Fault *fault) {
+    const ByteSpan *stored = call->stored;
+    return snappy_decompress(stored->data, stored->length, call->out, call->at, call->limit, &out->length, fault);
 }
 
-static int by_lz4(Call *call, int of_magic_0, Decompressed *out, Fault *fault) {
-    return lz4_decompress(call->data, call->size, of_magic_0, call->out, call->at, call->limit, &out->length, fault);
+static int by_lz4(Call *call, int of_magic_0, ByteSpan *out, Fault *fault) {
+    return lz4_decompress(call->stored, of_magic_0, call->out, call->at, call->limit, &out->length, fault);
 }
 
-static int by_zstd_library(Call *call, ZstdLibrary library, int64_t bound, Decompressed *out, Fault *fault) {
+static int by_zstd_library(Call *call, ZstdLibrary library, int64_t bound, ByteSpan *out, Fault *fault) {
     void **context = &call->self->zstd[library];
     int64_t capacity = bound < call->limit ? bound : call->limit;
     if (!*context && !(*context = zstd_context(library))) return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
     if (buffer_grow(call->out, (size_t)(call->at + capacity) + 1, (size_t)call->at))
         return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
-    out->length = zstd_decompress(library, *context, call->out->data + call->at, capacity, call->data, call->size,
-                                  call->limit, fault);
+    out->length = zstd_decompress(library, *context, call->out->data + call->at, capacity, call->stored->data,
+                                  call->stored->length, call->limit, fault);
     return out->length < 0 ? -1 : 0;
 }
 
 // Points out->data at the bytes that the package returned, or copies them into the arena if there is one.
-static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *arena, Decompressed *out, Fault *fault) {
+static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *arena, ByteSpan *out, Fault *fault) {
     Decompressor *self = call->self;
     const uint8_t *lent;
-    if (self->package(self, codec, call->data, call->size, bound, frames, call->limit, &lent, &out->length, fault))
+    if (self->package(self, codec, call->stored->data, call->stored->length, bound, frames, call->limit, &lent,
+                      &out->length, fault))
         return -1;
     if (!arena) {
         out->data = lent;
@@ -119,35 +120,36 @@ static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *
     return 0;
 }
 
-static int by_gzip(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
+static int by_gzip(Call *call, Buffer *arena, ByteSpan *out, Fault *fault) {
     Decompressor *self = call->self;
-    if (call->size <= INFLATE_MOST_INPUT && (self->inflater || (self->inflater = inflate_new())) &&
-        !inflate_small(self->inflater, call->data, call->size, call->out, call->at, call->limit, &out->length))
+    const ByteSpan *stored = call->stored;
+    if (stored->length <= INFLATE_MOST_INPUT && (self->inflater || (self->inflater = inflate_new())) &&
+        !inflate_small(self->inflater, stored->data, stored->length, call->out, call->at, call->limit, &out->length))
         return 0;
     return by_package(call, COMPRESSION_GZIP, -1, 1, arena, out, fault);
 }
 
-static int by_zstd(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
+static int by_zstd(Call *call, Buffer *arena, ByteSpan *out, Fault *fault) {
     ZstdBound bound;
-    int corrupt = zstd_bound(call->data, call->size, &bound, fault);
+    int corrupt = zstd_bound(call->stored->data, call->stored->length, &bound, fault);
     if (bound.claimed > call->limit)
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "zstd", bound.claimed, call->limit);
     if (corrupt) return -1;
     ZstdWay way = decompressor_zstd_way();
     if (way == ZSTD_BY_SYSTEM) return by_zstd_library(call, ZSTD_OF_SYSTEM, bound.bound, out, fault);
-    if (way == ZSTD_BY_LIBRARY && call->size <= ZSTD_LIBRARY_MOST_INPUT)
+    if (way == ZSTD_BY_LIBRARY && call->stored->length <= ZSTD_LIBRARY_MOST_INPUT)
         return by_zstd_library(call, ZSTD_OF_PACKAGE, bound.bound, out, fault);
     return by_package(call, COMPRESSION_ZSTD, bound.bound, bound.frames, arena, out, fault);
 }
 
-int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t limit, Buffer *arena, int64_t at,
-               Decompressed *out, Fault *fault) {
-    Call call = {self, data, size, limit, arena ? arena : &self->scratch, arena ? at : 0};
+int decompress(Decompressor *self, int codec, const ByteSpan *stored, int64_t limit, Buffer *arena, int64_t at,
+               ByteSpan *out, Fault *fault) {
+    Call call = {self, stored, limit, arena ? arena : &self->scratch, arena ? at : 0};
     int result;
     out->data = NULL;
     switch (codec) {
         case COMPRESSION_NONE:
-            *out = (Decompressed){data, size, data + size};
+            *out = *stored;
             return 0;
         case COMPRESSION_GZIP: result = by_gzip(&call, arena, out, fault); break;
         case COMPRESSION_SNAPPY: result = by_snappy(&call, out, fault); break;

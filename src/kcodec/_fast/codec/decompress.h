@@ -32,18 +32,12 @@ struct Decompressor {
     Decompressor *next;
 };
 
-typedef struct {
-    const uint8_t *data;
-    int64_t length;
-    const uint8_t *readable_end;  // memory may be read up to here
-} Decompressed;
-
 enum { LZ4_OF_MAGIC_0 = COMPRESSION_COUNT };  // an internal codec id: lz4 without verification of the header checksum
 
 // Decompresses the records of a batch into `arena` from byte `at` on. Without an arena they go into memory of the
 // context, which stays valid until its next call.
-int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t limit, Buffer *arena, int64_t at,
-               Decompressed *out, Fault *fault);
+int decompress(Decompressor *self, int codec, const ByteSpan *stored, int64_t limit, Buffer *arena, int64_t at,
+               ByteSpan *out, Fault *fault);
 
 Decompressor *decompressor_acquire(PackageFunction package);  // NULL if there is no memory
 void decompressor_release(Decompressor *self);

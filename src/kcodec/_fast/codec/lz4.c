@@ -59,16 +59,33 @@ static inline int64_t longer(const uint8_t **in, const uint8_t *end, int64_t len
     return length;
 }
 
-// Copies a match, which may overlap its own output. Up to 31 bytes after its end are written: they are in the buffer's
-// slack, or are overwritten by later output.
+enum {
+    // Bytes of a block from which a sequence without longer lengths can be read without further checks of the input: a
+    // token, 16 bytes that are copied for at most 14 literals, and the offset.
+    SHORT_SEQUENCE = 32,
+    // The most bytes that copy_by_32 reads and writes after those that it copies: 32 if it copies none. BUFFER_SLACK is
+    // larger.
+    COPIED_AHEAD = 32,
+};
+
+// Copies `length` bytes, and reads and writes up to COPIED_AHEAD bytes after them. The output may begin 16 bytes or more
+// after its source, and overlap it: the second of two ordered copies of 16 bytes reads what the first wrote.
+static inline void copy_by_32(uint8_t *to, const uint8_t *from, int64_t length) {
+    const uint8_t *end = to + length;
+    do {
+        copy16(to, from);
+        copy16(to + 16, from + 16);
+        to += 32;
+        from += 32;
+    } while (to < end);
+}
+
+// Copies a match, which may overlap its own output.
 static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
     const uint8_t *from = to - offset;
     uint8_t *end = to + length;
-    if (likely(offset >= 16)) {  // two ordered copies of 16 bytes, because the second may read what the first wrote
-        for (; to < end; to += 32, from += 32) {
-            copy16(to, from);
-            copy16(to + 16, from + 16);
-        }
+    if (likely(offset >= 16)) {
+        copy_by_32(to, from, length);
     } else if (offset >= 8) {
         for (; to < end; to += 8, from += 8) copy8(to, from);
     } else {
@@ -82,18 +99,23 @@ static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
     }
 }
 
-// Decodes one block into [to, to_end). A match must not begin before `low`. Returns the number of bytes written, or -1
-// with the fault.
-static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_t *to_end, const uint8_t *low,
-                            Fault *fault) {
-    const uint8_t *in_end = in + size, *in_safe = in_end - 32;
-    uint8_t *begin = to;
+// Decodes one block into [to, to_end). A match must not begin before `low`, and memory can be read up to readable_end.
+// Returns the number of bytes written, or -1 with the fault.
+//
+// Most sequences have no longer lengths. For these, literals are not compared with the free output, because the check
+// of the match does it: if literals end after to_end, every match is too large. Their matches are copied by 8 bytes.
+// Copies of 16 bytes take longer, because they often read what two recent copies wrote.
+static int64_t decode_block(const uint8_t *in, int64_t size, const uint8_t *readable_end, uint8_t *to, uint8_t *to_end,
+                            const uint8_t *low, Fault *fault) {
+    const uint8_t *in_end = in + size, *in_short = in_end - SHORT_SEQUENCE, *in_copied = readable_end - COPIED_AHEAD;
+    const uint8_t *begin = to, *from;
+    int64_t literals, match, offset;
     for (;;) {
         if (unlikely(in >= in_end)) return cut(fault);
         uint32_t token = *in++;
-        int64_t literals = token >> 4, match = token & 15, offset;
-        if (likely(literals < 15 && in < in_safe)) {
-            if (unlikely(literals > to_end - to)) return bad(fault, too_large);
+        literals = token >> 4;
+        match = token & 15;
+        if (likely(literals < 15 && in <= in_short)) {
             copy16(to, in);
             in += literals;
             to += literals;
@@ -101,7 +123,10 @@ static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_
             if (literals == 15 && (literals = longer(&in, in_end, literals)) < 0) return cut(fault);
             if (literals > in_end - in) return cut(fault);
             if (literals > to_end - to) return bad(fault, too_large);
-            if (literals) memcpy(to, in, (size_t)literals);
+            if (likely(in + literals <= in_copied))
+                copy_by_32(to, in, literals);
+            else if (literals)
+                memcpy(to, in, (size_t)literals);
             in += literals;
             to += literals;
             if (in == in_end) return to - begin;
@@ -109,16 +134,24 @@ static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_
         }
         offset = load_le16(in);
         in += 2;
-        if (match == 15 && (match = longer(&in, in_end, match)) < 0) return cut(fault);
-        match += LEAST_MATCH;
+        from = to - offset;
+        if (likely(match < 15)) {
+            match += LEAST_MATCH;
+            if (unlikely(match > to_end - to)) return bad(fault, too_large);
+            if (likely(offset >= 8 && offset <= to - low)) {
+                copy8(to, from);
+                copy8(to + 8, from + 8);
+                memcpy(to + 16, from + 16, 2);
+                to += match;
+                continue;
+            }
+        } else {
+            if ((match = longer(&in, in_end, match)) < 0) return cut(fault);
+            match += LEAST_MATCH;
+        }
         if (unlikely(offset == 0 || offset > to - low)) return bad(fault, "match refers to bytes before the block");
         if (unlikely(match > to_end - to)) return bad(fault, too_large);
-        if (likely(offset >= 16 && match <= 32)) {
-            copy16(to, to - offset);
-            copy16(to + 16, to - offset + 16);
-        } else {
-            copy_match(to, offset, match);
-        }
+        copy_match(to, offset, match);
         to += match;
     }
 }
@@ -156,8 +189,8 @@ static int read_frame_header(Reader *reader, int of_magic_0, FrameHeader *frame,
 
 // Decodes one block, whose size word has been read. `done` bytes of the frame are already in out->data from `at` on.
 // Returns the decompressed length of the block, or -1 with the fault.
-static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t word, Buffer *out, int64_t at, int64_t done,
-                          int64_t limit, Fault *fault) {
+static int64_t read_block(Reader *reader, const FrameHeader *frame, const uint8_t *readable_end, uint32_t word,
+                          Buffer *out, int64_t at, int64_t done, int64_t limit, Fault *fault) {
     int64_t size = word & 0x7fffffff, bytes;
     int stored = word >> 31;
     if (size > frame->largest_block) return bad(fault, too_large);
@@ -179,15 +212,15 @@ static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t wor
         return size;
     }
     int64_t back = frame->independent ? 0 : done < LINKED_WINDOW ? done : LINKED_WINDOW;
-    bytes = decode_block(data, size, to, to + room, to - back, fault);
+    bytes = decode_block(data, size, readable_end, to, to + room, to - back, fault);
     if (bytes < 0 && room < most && fault->detail == too_large)  // the limit was reached, not the frame's block size
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "lz4", limit + 1, limit);
     return bytes;
 }
 
-int lz4_decompress(const uint8_t *data, int64_t size, int of_magic_0, Buffer *out, int64_t at, int64_t limit,
-                   int64_t *length, Fault *fault) {
-    Reader reader = {data, data + size};
+int lz4_decompress(const ByteSpan *frames, int of_magic_0, Buffer *out, int64_t at, int64_t limit, int64_t *length,
+                   Fault *fault) {
+    Reader reader = {frames->data, frames->data + frames->length};
     FrameHeader frame;
     int64_t done = 0;
     if (read_frame_header(&reader, of_magic_0, &frame, fault)) return -1;
@@ -199,7 +232,7 @@ int lz4_decompress(const uint8_t *data, int64_t size, int of_magic_0, Buffer *ou
         uint32_t word = load_le32(reader.pos);
         reader.pos += 4;
         if (word == 0) break;
-        int64_t bytes = read_block(&reader, &frame, word, out, at, done, limit, fault);
+        int64_t bytes = read_block(&reader, &frame, frames->readable_end, word, out, at, done, limit, fault);
         if (bytes < 0) return -1;
         done += bytes;
     }

@@ -37,10 +37,11 @@ int decode_open_messages(DecodeRun *run, Decompressor *decompressor, const Batch
         return decode_view_source(chunk, job) ? fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0) : 0;
     }
     Field value;
-    Decompressed messages;
+    ByteSpan messages;
     if (legacy_wrapper_value(job->records, job->length, &value, fault)) return -1;
     if (codec == COMPRESSION_LZ4 && header->magic == 0) codec = LZ4_OF_MAGIC_0;
-    if (decompress(decompressor, codec, value.bytes, value.size, run->settings->limits.max_decompressed_bytes,
+    const ByteSpan stored = {value.bytes, value.size, job->readable_end};
+    if (decompress(decompressor, codec, &stored, run->settings->limits.max_decompressed_bytes,
                    views ? &chunk->view_arena : NULL, chunk->view_arena_length, &messages, fault))
         return -1;
     job->records = messages.data;

@@ -66,10 +66,11 @@ SmallResult decode_small_batches(DecodeRun *run, Decompressor *decompressor, int
         if (unlikely(budget <= 0) && (budget = CHUNK_BYTES - chunk_output_bytes(chunk)) <= 0) break;
         if (unlikely(chunk->rows + header->records_count > settings->max_rows || chunk_topic_is_full(chunk))) break;
         if (settings->check_crcs && unlikely(header_computed_crc(header, batch) != header->crc)) break;
-        Decompressed records = {batch + BATCH_OVERHEAD, records_length(header), run->data + run->size};
+        const ByteSpan stored = {batch + BATCH_OVERHEAD, records_length(header), run->data + run->size};
+        ByteSpan records = stored;
         int codec = header_compression(header);
-        if (codec && unlikely(decompress(decompressor, codec, records.data, records.length,
-                                         settings->limits.max_decompressed_bytes, NULL, 0, &records, fault))) {
+        if (codec && unlikely(decompress(decompressor, codec, &stored, settings->limits.max_decompressed_bytes, NULL, 0,
+                                         &records, fault))) {
             result = SMALL_REFUSED;
             break;
         }

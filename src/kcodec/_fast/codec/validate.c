@@ -36,13 +36,14 @@ static void look_at(RecordRules *rules, const CheckedRecord *record, int64_t ind
 
 int validate_records(RecordRules *rules, Decompressor *decompressor, const uint8_t *stored, int64_t limit, Fault *fault) {
     const BatchHeader *header = rules->header;
-    Decompressed plain;
+    const int64_t length = header_size(header) - BATCH_OVERHEAD;
+    ByteSpan plain;
     rules->is_sequential = 1;
     if (header->records_count < 0)
         return fault_set(fault, FAULT_FIELD_NEGATIVE, "records_count", header->records_count, 0);
     if (header->records_count == 0) return 0;  // bytes after the header are not examined
     rules->is_stream_fault = 1;
-    if (decompress(decompressor, header_compression(header), stored, header_size(header) - BATCH_OVERHEAD, limit, NULL, 0,
+    if (decompress(decompressor, header_compression(header), &(ByteSpan){stored, length, stored + length}, limit, NULL, 0,
                    &plain, fault))
         return -1;
     rules->is_stream_fault = 0;
