@@ -458,8 +458,8 @@ def test_the_page_lists_the_settings_without_effect() -> None:
     assert line == ", ".join(f"`{name}`" for name in sorted(ACCEPTED))
     kit = ours(NOWHERE)
     kit.make_producer(**dict.fromkeys(sorted(ACCEPTED), 1)).close()
-    with pytest.raises(KafkaException, match=r"broker\.address\.family must be 'any'"):
-        kit.make_producer(broker_address_family="v4")
+    with pytest.raises(KafkaException, match=r"offset\.store\.method must be 'broker'"):
+        kit.make_producer(offset_store_method="file")
 
 
 def test_the_interval_of_metadata_requests_is_set() -> None:

@@ -15,7 +15,7 @@ import pytest
 from client_runners import Make, Threaded
 from scripted_peer import Peer
 
-from kcodec.errors import TransportError
+from kcodec.errors import KcodecError, TransportError
 from kcodec.flow import ANY_NODE, call
 from kcodec.protocol.messages.metadata import MetadataRequest
 
@@ -55,6 +55,41 @@ def test_the_next_address_is_tried_without_ipv6(make: Make, monkeypatch: pytest.
         refuse_sockets(monkeypatch, lambda family: os_error(errno.EAFNOSUPPORT) if family == socket.AF_INET6 else None)
         assert ask(runner).message.brokers
         assert not runner.io_loop.is_closed
+
+
+@pytest.mark.parametrize("family", ["any", "v4", "v6"])
+def test_only_addresses_of_the_family_are_asked_for(make: Make, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """The option broker_address_family, for a host whose name has two addresses, of which one refuses connections."""
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(f"broker.example:{peer.port}", request_timeout_ms=5000, broker_address_family=family)
+        addresses = {
+            socket.AF_INET6: (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", peer.port, 0, 0)),
+            socket.AF_INET: (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", peer.port)),
+        }
+        dialled: list[int] = []
+
+        def look_up(host: str, port: int, family: int = 0, *_: Any, **__: Any) -> list[Any]:
+            return [one for kind, one in addresses.items() if family in (socket.AF_UNSPEC, kind)]
+
+        def refuse(family: int) -> OSError | None:
+            dialled.append(family)
+            return os_error(errno.ECONNREFUSED) if family == socket.AF_INET6 else None
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        refuse_sockets(monkeypatch, refuse)
+        if family == "v6":
+            with pytest.raises(KcodecError, match="Connection refused"):
+                ask(runner)
+        else:
+            assert ask(runner).message.brokers
+        wanted = {"any": {socket.AF_INET, socket.AF_INET6}, "v4": {socket.AF_INET}, "v6": {socket.AF_INET6}}
+        assert {*dialled} == wanted[family]
+
+
+def test_the_error_of_a_name_lookup_names_the_family(make: Make) -> None:
+    runner = make("127.0.0.1:9092", broker_address_family="v6")
+    with pytest.raises(KcodecError, match=r"\(broker_address_family='v6' allows no other family\)"):
+        ask(runner)
 
 
 @pytest.mark.parametrize("silent", [1, 2])

@@ -147,6 +147,10 @@ class ClientOptions(SecurityOptions, total=False):
     """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
     other value is not supported. With Kerberos, bootstrap_servers must contain the brokers' own host names. (default:
     'use_all_dns_ips')"""
+    broker_address_family: Literal["any", "v4", "v6"]
+    """Which addresses of a host name the client uses. "any": IPv4 and IPv6, in the order of the name service. "v4" or
+    "v6": only addresses of this family. An address instead of a name in bootstrap_servers must be of this family. The
+    option has librdkafka's name; Java's client has none. (default: 'any')"""
     max_response_bytes: int
     """Maximum size of a response. The client refuses a larger response. Brokers have the setting
     `socket.request.max.bytes` for the same purpose. (default: 104857600; range: ≥ 1,024 bytes)"""

@@ -42,15 +42,12 @@ ACCEPTED = frozenset(
 )
 #: Names that are accepted only with this value, which corresponds to the behavior of kcodec.
 ONLY = {
-    "broker.address.family": "any",
     "offset.store.method": "broker",
     "queuing.strategy": "fifo",
     "topic.blacklist": "",
 }
 #: What to do instead of another value.
 INSTEAD = {
-    "broker.address.family": "kcodec tries the addresses of both families in the order of the name service; to use one "
-    "family, let the names of the brokers have addresses of this family only",
     "offset.store.method": "kcodec commits offsets to the brokers; remove this setting",
     "queuing.strategy": "kcodec delivers the records of a partition in their order; remove this setting",
     "topic.blacklist": "kcodec has no such list; subscribe with a pattern that does not match these topics",

@@ -320,11 +320,15 @@ class AsyncioLoop(IoLoop):
 
     async def _open(self, address: Address, connection: Connection) -> None:
         assert self._loop is not None
+        options = connection.network.options
         failure: Exception = OSError(errno.EADDRNOTAVAIL, NO_ADDRESS)
         try:
             connection.is_resolving = True
             try:
-                found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                family = options.address_family
+                found = await self._loop.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
+            except socket.gaierror as error:
+                raise options.name_error(error) from None
             finally:
                 connection.is_resolving = False
             for number, (family, _, _, _, where) in enumerate(found):

@@ -35,7 +35,6 @@ WITHOUT_COUNTERPART = {
     "background_event_cb": _OWN_THREAD,
     "batch_num_messages": "batch_size bounds the bytes of a batch, linger_ms its time",
     "bootstrap_timeout_ms": "the first call that needs a broker waits, at most default_api_timeout_ms",
-    "broker_address_family": "both families are tried in the order of the name service; write an address of one family",
     "broker_address_ttl": "names are resolved again for each connection",
     "broker_version_fallback": _VERSIONS,
     "builtin_features": _BUILD,

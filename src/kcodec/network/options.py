@@ -8,6 +8,7 @@ rejects unknown ones with a suggestion.
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ from kcodec.security import SECURITY_OPTIONS, Security
 __all__ = ["ClientConfig", "parse_bootstrap_servers", "refuse_unknown", "take_client_options"]
 
 DEFAULT_PORT = 9092
+#: Values of broker_address_family, and the family for the name service.
+ADDRESS_FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
@@ -116,6 +119,10 @@ class ClientConfig(OptionSet):
     client_dns_lookup: str = option("use_all_dns_ips", choices=("use_all_dns_ips",))
     """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
     other value is not supported. With Kerberos, bootstrap_servers must contain the brokers' own host names."""
+    broker_address_family: str = option("any", choices=tuple(ADDRESS_FAMILIES))
+    """Which addresses of a host name the client uses. "any": IPv4 and IPv6, in the order of the name service. "v4" or
+    "v6": only addresses of this family. An address instead of a name in bootstrap_servers must be of this family. The
+    option has librdkafka's name; Java's client has none."""
     max_response_bytes: int = option(100 * 1024 * 1024, minimum=1024)
     """Maximum size of a response. The client refuses a larger response. Brokers have the setting
     `socket.request.max.bytes` for the same purpose."""
@@ -134,6 +141,18 @@ class ClientConfig(OptionSet):
         super().__post_init__()
         object.__setattr__(self, "addresses", parse_bootstrap_servers(self.bootstrap_servers))
         object.__setattr__(self, "metrics", checked_metrics(self.metrics))
+
+    @property
+    def address_family(self) -> socket.AddressFamily:
+        """The address family that the name service is asked for."""
+        return ADDRESS_FAMILIES[self.broker_address_family]
+
+    def name_error(self, error: socket.gaierror) -> socket.gaierror:
+        """Return the error of a name lookup with the option that may be its cause."""
+        if self.broker_address_family == "any":
+            return error
+        text = f"{error.strerror} (broker_address_family={self.broker_address_family!r} allows no other family)"
+        return socket.gaierror(error.errno, text)
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> ClientConfig:

@@ -33,6 +33,7 @@ from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, Waiter, pass_on
 from kcodec.network.connection import NO_ADDRESS, Connection
 from kcodec.network.last_work import LastWait, log_failure
+from kcodec.network.options import ClientConfig
 from kcodec.network.weak_sets import members_of
 from kcodec.quantities import seconds_text
 
@@ -373,7 +374,7 @@ class ThreadLoop(IoLoop):
                 self._dial(found, connection)
 
         connection.is_resolving = True
-        self.run_blocking(lambda: _resolve(address), resolved)
+        self.run_blocking(lambda: _resolve(address, connection.network.options), resolved)
 
     def _dial(self, addresses: list[SocketAddress], connection: Connection) -> None:
         """Try the addresses in turn. Pass the first open socket, or the last failure, to the connection."""
@@ -441,9 +442,13 @@ def _os_error(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
-def _resolve(address: Address) -> list[SocketAddress]:
+def _resolve(address: Address, options: ClientConfig) -> list[SocketAddress]:
     """Return all addresses of a host in the system's order (client.dns.lookup=use_all_dns_ips). Raise OSError."""
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    family = options.address_family
+    try:
+        found = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise options.name_error(error) from None
     if not found:  # only by a replacement of the system's function
         raise OSError(errno.EADDRNOTAVAIL, NO_ADDRESS)
     return [(family, where) for family, _, _, _, where in found]
