@@ -66,23 +66,28 @@ SmallResult decode_small_batches(DecodeRun *run, Decompressor *decompressor, int
         if (unlikely(budget <= 0) && (budget = CHUNK_BYTES - chunk_output_bytes(chunk)) <= 0) break;
         if (unlikely(chunk->rows + header->records_count > settings->max_rows || chunk_topic_is_full(chunk))) break;
         if (settings->check_crcs && unlikely(header_computed_crc(header, batch) != header->crc)) break;
-        const ByteSpan stored = {batch + BATCH_OVERHEAD, records_length(header), run->data + run->size};
-        ByteSpan records = stored;
-        int codec = header_compression(header);
-        if (codec && unlikely(decompress(decompressor, codec, &stored, settings->limits.max_decompressed_bytes, NULL, 0,
-                                         &records, fault))) {
-            result = SMALL_REFUSED;
-            break;
-        }
         job.header = header;
-        job.records = records.data;
-        job.length = records.length;
-        job.readable_end = records.readable_end;
+        job.records = batch + BATCH_OVERHEAD;
+        job.length = records_length(header);
+        job.readable_end = run->data + run->size;
+        int codec = header_compression(header);
+        if (codec) {
+            const ByteSpan stored = {job.records, job.length, job.readable_end};
+            ByteSpan records;
+            if (unlikely(decompress(decompressor, codec, &stored, settings->limits.max_decompressed_bytes, NULL, 0,
+                                    &records, fault))) {
+                result = SMALL_REFUSED;
+                break;
+            }
+            job.records = records.data;
+            job.length = records.length;
+            job.readable_end = records.readable_end;
+        }
         if (unlikely(append_usual_batch(chunk, &job, codec ? ordered : plain))) {
             result = SMALL_ODD;
             break;
         }
-        budget -= most_output(chunk, header->records_count, records.length);
+        budget -= most_output(chunk, header->records_count, job.length);
         run->last_offset = header_last_offset(header);
         if (run->position <= run->last_offset) run->position = run->last_offset + 1;
     }
