@@ -51,7 +51,7 @@ BENCHMARKS = {
     "facade-aiokafka": Benchmark("bench_facade_aiokafka.py", "facade-aiokafka", 3),
     "send": Benchmark("bench_send.py", "send", 5),
     "producer": Benchmark("bench_producer.py", "producer", 5),
-    "consumer": Benchmark("bench_consumer.py", "consumer", 8),
+    "consumer": Benchmark("bench_consumer.py", "consumer", 12),
     "transactions": Benchmark("bench_transactions.py", "transactions", 4),
     "broker": Benchmark("bench_broker.py", "broker", 3),
     "partitions": Benchmark("bench_many_partitions.py", "many-partitions", 4),

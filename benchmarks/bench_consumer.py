@@ -15,8 +15,8 @@ isolation: a topic whose transactions are all committed, read_committed against 
 iteration: `for record in consumer` against `for record in consumer.poll()`, 500 at a time, with the same body, and the
            same for asyncio: records a second and processor time, in one process in turns. Bar: 0.8 of the records.
 metrics:   processor time of `poll` with PrometheusMetrics or OpenTelemetryMetrics against `poll` without metrics, in
-           one process in turns; also where each Fetch response has one batch. Bar: 1.02. A slice reads a small topic,
-           once or several times, and each case has the rounds that fit in a few seconds.
+           one process in turns; also where each Fetch response has one batch. Bar: 1.02. A slice reads a small topic
+           several times, and each case has the rounds that fit in a minute.
 
 A slice of `arrow` and `poll` is a process that reads a tenth first, and then all from the beginning. All clients check
 CRCs, and have three partitions at one broker. Rounds, intervals and other load: `measure`.
@@ -48,9 +48,10 @@ BARS = {
 }
 BAR_COMMITTED, BAR_ITERATION, BAR_METRICS = Bar(1.03), Bar(0.8, is_least=True), Bar(1.02)
 METRICS = ("prometheus", "opentelemetry")
-#: Part `metrics`: the number of times that a slice reads its topic, by kind of the Fetch responses; the seconds of a
-#: case.
-METRICS_READS, METRICS_SECONDS, METRICS_ROUNDS = {"whole fetches": 3, "one batch a fetch": 1}, 8.0, 200
+#: Part `metrics`: the kinds of Fetch responses, the number of times that a slice reads its topic, and the maximum
+#: seconds and rounds of a case. A cost of 1 % needs about a minute to be told from none.
+METRICS_FETCHES = ("whole fetches", "one batch a fetch")
+METRICS_READS, METRICS_SECONDS, METRICS_ROUNDS = 3, 60.0, 2000
 CODECS = ("none", "lz4", "zstd")
 SHAPES = {"a": 100, "b": 1024}
 CONTESTANTS = ("kcodec", "confluent-kafka", "aiokafka")
@@ -355,20 +356,20 @@ def pair(arguments: list[str]) -> None:
     if kind == "isolation":
         levels = ("read_committed", "read_uncommitted")
         readers = {level: kcodec_arrow(servers, topic, isolation_level=level) for level in levels}
-    elif kind in METRICS_READS:
+    elif kind in METRICS_FETCHES:
         small: dict[str, Any] = {"fetch_max_bytes": 1, "max_partition_fetch_bytes": 1}
         sizes = small if kind == "one batch a fetch" else {}
         readers = {name: kcodec_poll(servers, topic, metrics=metrics_of(name), **sizes) for name in METRICS}
         readers["without"] = kcodec_poll(servers, topic, **sizes)
-        readers = {name: repeated(read, METRICS_READS[kind]) for name, read in readers.items()}
+        readers = {name: repeated(read, METRICS_READS) for name, read in readers.items()}
     elif kind == "sync":
         readers = {"for": kcodec_iteration(servers, topic), "poll": kcodec_counted_poll(servers, topic)}
     else:
         readers = {"for": aio_reader(servers, topic, True), "poll": aio_reader(servers, topic, False)}
-    count = int(records) * METRICS_READS.get(kind, 1)
+    count = int(records) * (METRICS_READS if kind in METRICS_FETCHES else 1)
     turns = {name: functools.partial(measured, read, count) for name, read in readers.items()}
     number = int(rounds)
-    if kind in METRICS_READS:
+    if kind in METRICS_FETCHES:
         measure.take_turns(turns, 2)
         begun = time.perf_counter()
         measure.take_turns(turns, 1)
@@ -443,7 +444,7 @@ def compare_metrics(kafka: Any, records: int) -> list[Row]:
     rows = []
     for shape in SHAPES:
         topic, amount = filled(kafka, shape, "lz4", records // 20)
-        for kind in METRICS_READS:
+        for kind in METRICS_FETCHES:
             found = rounds_of_pair(kind, kafka.bootstrap_servers, topic, amount, METRICS_ROUNDS)
             for library in METRICS:
                 named = {"case": f"{shape}, lz4, {kind}, {library}", "unit": "ns a record"}

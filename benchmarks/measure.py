@@ -180,15 +180,18 @@ def take_turns(
     warm_up: int = 0,
     others_may: float = OTHERS_OF_ONE,
 ) -> list[Round]:
-    """Measure every contestant once in each round, in an order that rotates, after some rounds that are not counted.
+    """Measure every contestant once in each round, after some rounds that are not counted. The order rotates, and is
+    reversed in every second round: a client in the same process may still work in the background while the next one is
+    measured, so each of them must follow different ones.
 
     A contestant is a function that does its work once and returns its figures. Processes that it uses, such as the
     broker, must be descendants of this process: all others count as other load.
     """
     found, names = [], list(contestants)
     for turn in range(-warm_up, rounds):
-        first, load = turn % len(names), OtherLoad()
-        figures = {name: contestants[name]() for name in names[first:] + names[:first]}
+        first, load = turn // 2 % len(names), OtherLoad()
+        order = names[first:] + names[:first]
+        figures = {name: contestants[name]() for name in (reversed(order) if turn % 2 else order)}
         others = load.cores()
         if turn >= 0:
             found.append(Round(figures, others, others > others_may))

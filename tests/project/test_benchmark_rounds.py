@@ -91,8 +91,8 @@ def test_rounds_without_a_figure_of_the_peer_are_rejected() -> None:
         compared(none)
 
 
-def test_order_of_the_contestants_rotates() -> None:
-    """The rounds that warm up do not count."""
+def test_order_of_the_contestants_rotates_and_is_reversed() -> None:
+    """Each contestant then follows different ones. The rounds that warm up do not count."""
     order: list[str] = []
 
     def contestant(name: str) -> dict[str, float]:
@@ -100,7 +100,7 @@ def test_order_of_the_contestants_rotates() -> None:
         return {"cpu": float(len(order))}
 
     found = measure.take_turns({name: functools.partial(contestant, name) for name in "abc"}, 2, warm_up=1)
-    assert "".join(order) == "cababcbca"
+    assert "".join(order) == "bacabccba"
     assert [one.figures["a"]["cpu"] for one in found] == [4, 9]
 
 
