@@ -31,6 +31,7 @@ pytest_plugins = [
     "embedded_kafka",
     "guarded_kafka",
     "parallel_tests",
+    "pickled_functions",
     "postgres_server",
     "producer_apis",
     "quick_tests",
