@@ -35,18 +35,20 @@ SHARED = (r"\bspark: SparkSession\b", r"\btransaction_cluster\b", r"\bpostgres_s
 #: waits. The longest come first, after the groups of SHARED, so that at the end no worker waits for another.
 LONG = (
     *("test_spark_topic_stream", "test_call_timeouts", "test_spark_secrets", "test_kerberos", "test_leaving_broker"),
-    *("test_fetch_memory", "test_new_partitions", "test_bombs", "test_last_work", "test_admin_cluster"),
+    *("test_fetch_memory", "test_new_partitions", "test_bombs", "test_compat_confluent_both", "test_last_work"),
+    *("test_admin_cluster", "test_compat_confluent_transactions", "test_log_sources", "test_log_seek"),
     *("test_remedies", "test_forgotten_transactions", "test_cli_java", "test_admin_transactions"),
     *("test_security_broker", "test_pending_commits", "test_transaction_chaos", "test_refused_logins"),
     *("test_group_types", "test_cli_restore", "test_broker_against_kafka", "test_session_broker", "test_run_tests"),
     *("test_cli_consume_group", "test_spark_cluster", "test_admin_operations", "test_documented_permissions"),
+    *("test_validation", "test_compat_aiokafka_behaviour"),
     *("test_fuzz_corpus", "test_java_agreement", "test_kip447", "test_transaction_claims", "test_broker_limits"),
     *("test_cli_convert", "test_transaction_permissions", "test_transaction_faults", "test_acls_against_kafka"),
     *("test_delegation_tokens", "test_consumer_corruption_broker", "test_client_event_loops"),
     *("test_decode_property", "test_spark_workers", "test_spark_topic_plan", "test_admin"),
     *("test_consumer_membership_broker", "test_packaging", "test_ended_subscriptions", "test_cli_dump"),
     *("test_read_replicas", "test_copy", "test_cli_calls", "test_second_ctrl_c", "test_consumer_iteration"),
-    *("test_cli_produce", "test_encode_java"),
+    *("test_cli_produce", "test_observe", "test_encode_java"),
 )
 
 
