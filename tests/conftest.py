@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ pytest_plugins = [
     "embedded_kafka",
     "guarded_kafka",
     "parallel_tests",
+    "pickled_functions",
     "postgres_server",
     "producer_apis",
     "quick_tests",
@@ -61,6 +63,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         find_java_home()
         ensure_archive()
         use_options()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exempt the collected tests and all modules from garbage collection.
+
+    They are 700,000 objects, which live until the end. With them, each `gc.collect()` of a test takes 0.4 s.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

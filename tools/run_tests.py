@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-#: Each worker may start a broker and Spark, for which it waits half of the time.
-MOST_WORKERS = 4
+#: A worker may start brokers and Spark. It waits for more than half of the time, so that two keep a processor busy.
+WORKERS_PER_PROCESSOR, MOST_WORKERS = 2, 4
 #: Tests of time: one for each processor, which it shares only with the broker that it waits for.
 MOST_QUIET_WORKERS = 2
 FAILED, INTERRUPTED, NO_TESTS = 1, 2, 5
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run both passes and return the exit status."""
     began = time.monotonic()
     processors = os.cpu_count() or 1
-    passes = {"parallel": min(processors + 1, MOST_WORKERS), "quiet": min(processors, MOST_QUIET_WORKERS)}
+    parallel, quiet = min(WORKERS_PER_PROCESSOR * processors, MOST_WORKERS), min(processors, MOST_QUIET_WORKERS)
+    passes = {"parallel": parallel, "quiet": quiet}
     statuses: list[int] = []
     counts: Counter[str] = Counter()
     failed: list[str] = []

@@ -270,15 +270,21 @@ def compacted_topic(kafka: ApacheKafka) -> str:
     return topic
 
 
+def segments(directory: Path) -> set[tuple[str, int]]:
+    """Return name and inode of each segment."""
+    with os.scandir(directory) as entries:
+        return {(entry.name, entry.inode()) for entry in entries if entry.name.endswith(".log")}
+
+
 def compact(kafka: ApacheKafka, topic: str) -> None:
-    """Let the cleaner replace segments, and wait until it has done so."""
+    """Let the cleaner replace segments, and wait until all old ones except for the active one are gone."""
     directory = kafka.log_directory / f"{topic}-0"
-    before = sorted((path.name, path.stat().st_ino) for path in directory.glob("*.log"))
+    *before, _ = sorted(segments(directory))
     with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
         admin.alter_configs({ConfigResource.topic(topic): {"min.cleanable.dirty.ratio": "0.001"}})
     deadline = time.monotonic() + 60
-    while before[0] in (now := sorted((path.name, path.stat().st_ino) for path in directory.glob("*.log"))):
-        assert time.monotonic() < deadline, now
+    while left := segments(directory) & {*before}:
+        assert time.monotonic() < deadline, left
         time.sleep(0.05)
 
 

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sink_queries
 from log_messages import messages
+from pickled_functions import pickled_by_value
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 from sink_queries import SinkQuery, failing, once, wait_until
@@ -42,15 +44,8 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module", autouse=True)
 def _functions_by_value() -> Iterator[None]:
     """Workers cannot import modules of tests."""
-    import sink_queries
-    from pyspark import cloudpickle
-
-    modules = (sys.modules[__name__], sink_queries)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    with pickled_by_value(sys.modules[__name__], sink_queries):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sink_queries import wait_until
 
 from kcodec.broker import Broker
 from kcodec.client import Producer
@@ -22,20 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("functions_by_value")]
 SECONDS = 60.0
 GROUP = "spark.jobGroup.id"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    from pyspark import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    yield
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(params=["of Python", "of PySpark"])
@@ -63,13 +52,6 @@ def slow(started: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
             yield batch
 
     return wait
-
-
-def wait_until(is_true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
 
 
 def interrupted(call: Callable[[], object], started: Path) -> None:

@@ -32,19 +32,8 @@ from kcodec.testing.kafka import ApacheKafka
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("functions_by_value")]
 Position = tuple[str, int, int, bytes]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    from pyspark import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    yield
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")

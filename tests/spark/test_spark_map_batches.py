@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from kcodec.testing.kafka import ApacheKafka
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("functions_by_value")]
 Place = tuple[str, int, int]
 
 
@@ -62,17 +61,6 @@ def rows_of(spark: SparkSession, source: Any, **options: Any) -> dict[Place, byt
     rows = {(row.topic, row.partition, row.offset): bytes(row.value) for row in found}
     assert len(rows) == len(found)
     return rows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    from pyspark import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    yield
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("functions_by_value")]
 Position = tuple[str, int, int, bytes]
 POSITIONS = "topic string, partition int, offset bigint, value binary"
 NAMES = ("topic", "partition", "offset", "value")
@@ -32,17 +31,6 @@ TIMEOUT = 120
 def positions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch.select(["topic", "partition", "offset", "value"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    from pyspark import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    yield
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from kcodec.testing.kafka import ApacheKafka
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("functions_by_value")]
 HEADERS = "array<struct<key:string,value:binary>>"
 # Every third row without a key, every fourth with a partition, NULL and empty values, no, empty and several headers.
 ROWS = f"""
@@ -41,17 +40,6 @@ ROWS = f"""
 """
 ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 VALUE = SinkColumns((("value", 0),), "t", ())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _classes_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    from pyspark import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    yield
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")

@@ -29,16 +29,27 @@ QUIET = (
     *("test_client_network", "test_session_interrupted", "test_silent_calls", "test_log_follow_changes"),
     *("test_growth", "test_auxiliary_growth"),
 )
-#: Modules of the first pass with few tests that take long: searches, compilers, memory, brokers that are killed.
-LONG = {
-    *("test_admin_transactions", "test_async_to_sync", "test_bombs", "test_cli_groups"),
-    *("test_copy", "test_decode_property", "test_encode_java", "test_encode_property", "test_fuzz_corpus"),
-    *("test_java_groups", "test_kip447", "test_memory", "test_packaging", "test_random_faults"),
-    *("test_remedies", "test_run_tests", "test_security_broker", "test_session_broker", "test_transaction_chaos"),
-    "test_validation",
-}
 #: Fixtures that live for the whole run and that few files share, as those use them: the files go to one worker.
 SHARED = (r"\bspark: SparkSession\b", r"\btransaction_cluster\b", r"\bpostgres_server\b")
+#: Modules of the first pass that take more than ten seconds: searches, compilers, memory, brokers that are killed,
+#: waits. The longest come first, after the groups of SHARED, so that at the end no worker waits for another.
+LONG = (
+    *("test_spark_topic_stream", "test_call_timeouts", "test_spark_secrets", "test_kerberos", "test_leaving_broker"),
+    *("test_fetch_memory", "test_new_partitions", "test_bombs", "test_compat_confluent_both", "test_last_work"),
+    *("test_admin_cluster", "test_compat_confluent_transactions", "test_log_sources", "test_log_seek"),
+    *("test_remedies", "test_forgotten_transactions", "test_cli_java", "test_admin_transactions"),
+    *("test_security_broker", "test_pending_commits", "test_transaction_chaos", "test_refused_logins"),
+    *("test_group_types", "test_cli_restore", "test_broker_against_kafka", "test_session_broker", "test_run_tests"),
+    *("test_cli_consume_group", "test_spark_cluster", "test_admin_operations", "test_documented_permissions"),
+    *("test_validation", "test_compat_aiokafka_behaviour"),
+    *("test_fuzz_corpus", "test_java_agreement", "test_kip447", "test_transaction_claims", "test_broker_limits"),
+    *("test_cli_convert", "test_transaction_permissions", "test_transaction_faults", "test_acls_against_kafka"),
+    *("test_delegation_tokens", "test_consumer_corruption_broker", "test_client_event_loops"),
+    *("test_decode_property", "test_spark_workers", "test_spark_topic_plan", "test_admin"),
+    *("test_consumer_membership_broker", "test_packaging", "test_ended_subscriptions", "test_cli_dump"),
+    *("test_read_replicas", "test_copy", "test_cli_calls", "test_second_ctrl_c", "test_consumer_iteration"),
+    *("test_cli_produce", "test_observe", "test_encode_java"),
+)
 
 
 def selected() -> str:
@@ -64,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if is_selected(item.path)]
     if selected() == "parallel":
         tests = Counter(group_of(item.path) for item in items)
-        items.sort(key=lambda item: (not is_long(item.path), -tests[group_of(item.path)], group_of(item.path)))
+        items.sort(key=lambda item: (rank(item.path), -tests[group_of(item.path)], group_of(item.path)))
     elif selected() == "quiet":
         items.sort(key=lambda item: QUIET.index(item.path.stem))
 
@@ -77,11 +88,13 @@ def group_of(path: Path) -> str:
 
 
 @cache
-def is_long(path: Path) -> bool:
-    """Return whether a group takes long or starts Spark. Such groups come first, so that no worker waits for them."""
-    if path.stem in LONG or group_of(path) != str(path):
-        return True
-    return "pytest.mark.spark" in path.read_text(encoding="utf-8")
+def rank(path: Path) -> int:
+    """Return the position of a group in the order of the first pass: SHARED, LONG, other files with Spark, the rest."""
+    first = (*SHARED, *LONG)
+    for name in (group_of(path), path.stem):
+        if name in first:
+            return first.index(name)
+    return len(first) + ("pytest.mark.spark" not in path.read_text(encoding="utf-8"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -107,9 +107,9 @@ def once(flag: Path, fail: Callable[[], None]) -> Callable[[], None]:
     return fail_once
 
 
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    """Wait, at most for SECONDS."""
-    deadline = time.monotonic() + SECONDS
+def wait_until(is_true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    """Wait, at most for this time."""
+    deadline = time.monotonic() + seconds
     while not is_true():
-        assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}"
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.05)
