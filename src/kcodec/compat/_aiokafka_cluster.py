@@ -97,10 +97,15 @@ class ClusterView:
 
 
 class ClientView:
-    """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client."""
+    """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client.
 
-    def __init__(self, client: Any) -> None:
+    bootstrap_servers, client_id: What the program has passed. Instrumentations put the private attributes into spans.
+    """
+
+    def __init__(self, client: Any, bootstrap_servers: str | Iterable[str], client_id: str) -> None:
         self._of = client
+        self._bootstrap_servers = bootstrap_servers
+        self._client_id = client_id
         self.cluster = ClusterView(lambda: client._client.cluster)
         self._updates: set[asyncio.Task[bool]] = set()
 

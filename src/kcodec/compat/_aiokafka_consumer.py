@@ -87,6 +87,7 @@ class AIOKafkaConsumer:
         _check_count(max_poll_records, "max_poll_records", "should be positive Integer")
         if isolation_level not in {"read_committed", "read_uncommitted"}:
             raise ValueError(f"Incorrect isolation level {isolation_level}")
+        self._named = (bootstrap_servers, client_id)
         self._group_id = group_id
         self._max_poll_records = max_poll_records
         self._request_seconds = request_timeout_ms / 1000
@@ -139,7 +140,7 @@ class AIOKafkaConsumer:
 
     def _open_kcodec(self) -> None:
         self._kcodec = ServedConsumer(**self._options)
-        self._client = ClientView(self._kcodec)
+        self._client = ClientView(self._kcodec, *self._named)
 
     def __del__(self) -> None:
         if self._closed is False and self._is_started:

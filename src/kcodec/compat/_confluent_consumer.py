@@ -45,7 +45,7 @@ from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._confluent_places import Offsets, checked_places, offset_after, offsets_of, places_of
 from kcodec.compat._confluent_problems import ConsumerProblems
 from kcodec.compat._confluent_reached import ReachedOffsets
-from kcodec.compat._patches import derived_from
+from kcodec.compat._patches import compiled_class, derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 #: Maximum duration of one wait of a poll. It is shorter with enable.partition.eof.
@@ -55,7 +55,7 @@ MAX_MESSAGES = 1_000_000
 DELETED_SECONDS = 3.0
 
 
-@derived_from(cimpl.Consumer)
+@derived_from(compiled_class(cimpl.Consumer, "cimpl"))
 class ConsumerMethods:
     """The methods of a consumer. librdkafka's own handle is never opened."""
 
