@@ -13,6 +13,7 @@ from typing import Any
 from aiokafka.structs import BrokerMetadata, TopicPartition
 
 from kcodec import errors
+from kcodec.compat._aiokafka_errors import KnownAttributes
 
 #: Time in which each bootstrap server must respond or refuse the connection.
 CONNECT_STEP_SECONDS = 0.5
@@ -96,7 +97,7 @@ class ClusterView:
         return {number for number, one in found.partitions.items() if one.leader >= 0}
 
 
-class ClientView:
+class ClientView(KnownAttributes):
     """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client.
 
     bootstrap_servers, client_id: What the program has passed. Instrumentations put the private attributes into spans.
