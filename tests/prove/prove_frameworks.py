@@ -5,8 +5,8 @@
 
 requirements/frameworks.txt is installed into a virtual environment of its own. A program of each framework (Celery,
 streamz, bytewax, kstreams, taskiq-aio-kafka) runs on the embedded broker, first with the original client, which it must
-find, and then with the facade. PATH is a checkout of kombu at the installed version: its t/integration/test_kafka.py
-runs with both. A test that passes with confluent-kafka only is an error.
+find, and then with the facade. PATH is a checkout of kombu: its t/integration/test_kafka.py runs with both. A test
+that passes with confluent-kafka only is an error.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def main() -> int:
     """Run the programs, and the tests of a checkout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(PROGRAMS), help="the program of one framework")
-    parser.add_argument("--kombu", type=Path, help="kombu's repository at the tag of the installed version")
+    parser.add_argument("--kombu", type=Path, help="a checkout of kombu")
     parser.add_argument("--results", type=Path, help="the folder into which the report of the tests is written")
     options = parser.parse_args()
     is_good = True
