@@ -263,7 +263,8 @@ def main() -> int:
             is_good = FRAMEWORKS.run_program(install + program, f"{title} on the facade") and is_good
     if options.kombu is not None:
         checkout = options.kombu.resolve()
-        what = f"t/integration/test_kafka.py of kombu {FRAMEWORKS.version_of('kombu')}, embedded broker"
+        installed = FRAMEWORKS.version_of("kombu")
+        what = f"t/integration/test_kafka.py of a checkout of kombu, kombu {installed}, embedded broker"
         original = f"confluent-kafka {FRAMEWORKS.version_of('confluent-kafka')}"
         lines, is_equal = compare(what, original, lambda with_facade: run_kombu_tests(checkout, with_facade), {})
         is_good = is_good and is_equal
