@@ -748,7 +748,8 @@ def test_install_keeps_an_instrumentation(
         group = {"group.id": topic, "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer({**settings, **group})
         consumer.subscribe([topic])
-        assert consumer.poll(SECONDS).value() == b"v"
+        message = consumer.poll(SECONDS)
+        assert message is not None and message.value() == b"v"
         consumer.close()
         for client, own in ((producer, facade.Producer), (consumer, facade.Consumer)):
             assert isinstance(client, own.__mro__[1])
