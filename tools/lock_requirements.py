@@ -47,6 +47,20 @@ FOR_PROOFS = {
         *("pandas<3", "paho-mqtt>=2.1,<3", "psycopg2-binary>=2.9,<3", "testcontainers[postgres]==4.13.2"),
         *("pytest", "pytest-timeout", "pytest-xdist"),
     ],
+    # For the proof of instrumentations on the facades, and for OpenTelemetry's own tests of them.
+    "instrumentation": [
+        *("opentelemetry-instrumentation-confluent-kafka==0.66b1", "opentelemetry-instrumentation-aiokafka==0.66b1"),
+        *("opentelemetry-instrumentation-kafka-python==0.66b1", "opentelemetry-test-utils==0.66b1"),
+        *("ddtrace==4.16.0", "newrelic==14.1.0"),
+        *("aiokafka==0.14.0", "confluent-kafka==2.16.1", "kafka-python==3.0.12", "pytest", "pytest-timeout"),
+    ],
+    # For the proof of other frameworks on the facades, and for kombu's own tests. taskiq-aio-kafka needs version 2 of
+    # kafka-python.
+    "frameworks": [
+        *("celery==5.7.0", "kombu==5.7.0", "streamz==0.6.6", "bytewax==0.21.1", "confluent-kafka==2.16.1"),
+        *("kstreams==0.34.6", "taskiq-aio-kafka==1.0.0", "aiokafka==0.14.0", "kafka-python<3", "pandas<3"),
+        *("pytest", "pytest-timeout", "pytz"),
+    ],
     # Requirements of pyspark[connect] that are not in dev.txt. The generated code of Spark 4.0 does not run on protobuf
     # 7.
     "spark-connect": ["grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "protobuf<7"],
@@ -68,7 +82,7 @@ def wanted() -> dict[str, list[str]]:
     """Return the requirements of each file, by file name without suffix."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = project["dependency-groups"]
-    with_kcodec = ("faststream", "quixstreams", "ray")
+    with_kcodec = ("faststream", "frameworks", "instrumentation", "quixstreams", "ray")
     return {
         "pip": ["pip"],
         "build": expand(groups, "build"),

@@ -225,6 +225,16 @@ def prove_quixstreams(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_quixstreams.py"]))
 
 
+def prove_instrumentation(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Programs traced by OpenTelemetry, ddtrace and New Relic on the clients of kcodec.compat."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_instrumentation.py"]))
+
+
+def prove_frameworks(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Programs of five frameworks on the clients of kcodec.compat.aiokafka and confluent, on the embedded broker."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_frameworks.py"]))
+
+
 def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker and Apache Kafka: same responses and logs in 2,000 random sequences of requests."""
     program = ROOT / "tests" / "prove" / "prove_broker.py"
@@ -380,6 +390,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "schema-registry": prove_schema_registry,
     "faststream": prove_faststream,
     "quixstreams": prove_quixstreams,
+    "instrumentation": prove_instrumentation,
+    "frameworks": prove_frameworks,
     "read-topic": prove_read_topic,
     "bounded-reads": prove_bounded_reads,
     "ray": prove_ray,

@@ -6,6 +6,7 @@ return the same values and errors. Where the facade differs, docs/compat-aiokafk
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import inspect
 import re
@@ -578,6 +579,119 @@ def test_install_without_clients_keeps_the_clients_of_aiokafka() -> None:
     assert aiokafka.AIOKafkaConsumer is THEIRS["AIOKafkaConsumer"]
 
 
+class Wrapper:
+    """A wrapper around a method that can be changed, as those of wrapt, with which instrumentations trace a class."""
+
+    def __init__(self, wrapped: Any, calls: list[str]) -> None:
+        self.__wrapped__ = wrapped
+        self._self_wrapper = calls
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        bound = self.__wrapped__.__get__(instance, owner)
+
+        def traced(*given: Any, **named: Any) -> Any:
+            self._self_wrapper.append(self.__wrapped__.__module__)
+            return bound(*given, **named)
+
+        return traced
+
+
+def test_install_keeps_the_wrappers_of_an_instrumentation(
+    ours: Kit, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instrumentation that was applied before install(), even twice, traces the clients of kcodec."""
+    calls: list[str] = []
+    own, send = THEIRS["AIOKafkaProducer"], THEIRS["AIOKafkaProducer"].send
+    facade_send = facade.AIOKafkaProducer.send
+    monkeypatch.setattr(own, "send", Wrapper(Wrapper(send, calls), calls))
+
+    async def program() -> None:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=ours.servers) as producer:
+            assert isinstance(producer, facade.AIOKafkaProducer)
+            assert (await producer.send_and_wait(topic, b"v")).offset == 0
+
+    facade.install(clients=True)
+    try:
+        run(program())
+    finally:
+        facade.uninstall()
+    inside = facade_send.__module__
+    assert inside.startswith("kcodec.")
+    assert calls == [Wrapper.__module__, inside]
+    assert facade.AIOKafkaProducer.send is facade_send
+    assert vars(own)["send"].__wrapped__.__wrapped__ is send
+
+
+def test_install_warns_of_a_wrapper_that_it_cannot_keep(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = THEIRS["AIOKafkaConsumer"]
+
+    @functools.wraps(own.getone)
+    def traced(*given: Any, **named: Any) -> Any:
+        raise AssertionError
+
+    facade.install(clients=True)
+    facade.uninstall()
+    assert caplog.text == ""
+    monkeypatch.setattr(own, "getone", traced)
+    facade.install(clients=True)
+    facade.uninstall()
+    (found,) = [record.getMessage() for record in caplog.records]
+    assert found.startswith("aiokafka.AIOKafkaConsumer: something has wrapped getone, and calls of the wrapper do not")
+
+
+def test_attributes_that_instrumentations_read(kit: Kit, topic: str) -> None:
+    """OpenTelemetry and ddtrace put them into the spans."""
+
+    def choose(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        return everything[-1]
+
+    async def program() -> None:
+        async with _Admin(kit) as admin:
+            await admin.create_topics([NewTopic(topic, 3, 1)])
+        servers = [kit.servers]
+        given = {"bootstrap_servers": servers, "client_id": "own"}
+        serializers = {"key_serializer": str.encode, "value_serializer": str.encode}
+        async with kit.producer_class(**given, **serializers) as producer:
+            assert (producer.client._bootstrap_servers, producer.client._client_id) == (servers, "own")
+            assert (producer._key_serializer, producer._value_serializer) == (str.encode, str.encode)
+            assert await producer.client._wait_on_metadata(topic) == {0, 1, 2}
+            assert producer._partition(topic, 2, "k", "v", b"k", b"v") == 2
+            with pytest.raises(AssertionError):
+                producer._partition(topic, 7, "k", "v", b"k", b"v")
+            for key in "abc":
+                chosen = producer._partition(topic, None, key, "v", key.encode(), b"v")
+                assert (await producer.send_and_wait(topic, "v", key)).partition == chosen
+            # The producer of kcodec chooses a partition for a record without a key when it sends the record.
+            found = producer._partition(topic, None, None, "v", None, b"v")
+            assert found is None if kit.name != "aiokafka" else found in {0, 1, 2}
+        async with kit.producer(partitioner=choose) as producer:
+            await producer.partitions_for(topic)
+            assert producer._partition(topic, None, None, b"v", None, b"v") == 2
+        async with kit.producer() as producer:
+            assert producer.client._bootstrap_servers == kit.servers
+            assert re.fullmatch(r"aiokafka-producer-\d+", producer.client._client_id)
+        async with kit.consumer_class(topic, group_id="g", **given) as consumer:
+            assert (consumer._client._bootstrap_servers, consumer._client._client_id) == (servers, "own")
+            assert consumer._group_id == "g"
+
+    run(program())
+
+
+def test_a_missing_private_attribute_names_an_alternative(ours: Kit) -> None:
+    async def program() -> None:
+        async with ours.producer() as producer, ours.consumer() as consumer:
+            for owner, name in ((producer, "_sender"), (producer.client, "send"), (consumer, "_fetcher")):
+                assert not hasattr(owner, name)
+                with pytest.raises(AttributeError, match=rf"has no attribute '{name}'.*install\(\) without clients"):
+                    getattr(owner, name)
+
+    run(program())
+
+
 @pytest.mark.parametrize("name", sorted(THEIRS))
 def test_parameters_and_methods_are_those_of_aiokafka(name: str) -> None:
     """Every public method of aiokafka is there, with the same parameters and defaults."""
@@ -606,6 +720,21 @@ def test_options_without_a_counterpart_are_refused(ours: Kit) -> None:
             ours.consumer(partition_assignment_strategy=[Custom])
         with pytest.raises(ValueError, match="sasl_mechanism"):
             ours.producer(security_protocol="SASL_PLAINTEXT", sasl_mechanism="NTLM")
+
+    run(program())
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin", "sticky.sticky_assignor"])
+def test_assignors_of_kafka_python_are_accepted(ours: Kit, topic: str, name: str) -> None:
+    """taskiq-aio-kafka passes an assignor of kafka-python 2 to aiokafka, which runs it."""
+    found = vars(importlib.import_module(f"kafka.coordinator.assignors.{name}"))
+    (assignor,) = [one for other, one in found.items() if re.fullmatch(r"(Range|RoundRobin|Sticky)\w+Assignor", other)]
+
+    async def program() -> None:
+        await ours.fill(topic)
+        group: dict[str, Any] = {"group_id": f"g-{topic}", "partition_assignment_strategy": [assignor]}
+        async with ours.consumer(topic, **group) as consumer:
+            assert len(await read(consumer, 3)) == 3
 
     run(program())
 

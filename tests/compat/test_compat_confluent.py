@@ -694,3 +694,69 @@ def test_uninstall_restores_the_clients() -> None:
     assert not facade.installed()
     assert (confluent_kafka.Producer, confluent_kafka.Consumer, admin.AdminClient.__bases__) == before
     assert confluent_kafka.SerializingProducer.__bases__ == bases
+
+
+class Wrapper:
+    """A wrapper around a method that can be changed, as those of wrapt, with which instrumentations trace a class."""
+
+    def __init__(self, wrapped: Any, method: str, calls: list[str]) -> None:
+        self.__wrapped__, self._method = wrapped, method
+        self._self_wrapper = calls
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        self._self_wrapper.append(f"{type(instance).__name__}.{self._method}")
+        return self.__wrapped__.__get__(instance, owner)
+
+
+def traced_by_subclass(base: Any, method: str, calls: list[str]) -> Any:
+    """Return a class with a method that calls that of the base, as OpenTelemetry does."""
+
+    def called(self: Any, *given: Any, **named: Any) -> Any:
+        calls.append(f"{type(self).__name__}.{method}")
+        return getattr(super(traced, self), method)(*given, **named)
+
+    traced = type("Traced", (base,), {method: called})
+    return traced
+
+
+def traced_by_wrapper(base: Any, method: str, calls: list[str]) -> Any:
+    """Return a class with a wrapper around the inherited method, as ddtrace and New Relic do."""
+    return type("Traced", (base,), {method: Wrapper(getattr(base, method), method, calls)})
+
+
+@pytest.mark.parametrize("traced", [traced_by_subclass, traced_by_wrapper])
+@pytest.mark.parametrize("place", [confluent_kafka, confluent_kafka.cimpl], ids=["package", "compiled module"])
+def test_install_keeps_an_instrumentation(
+    monkeypatch: pytest.MonkeyPatch, apache_kafka: ApacheKafka, traced: Any, place: Any
+) -> None:
+    """The classes that an instrumentation has put in the place of confluent_kafka's use the clients of kcodec."""
+    calls: list[str] = []
+    names = {"Producer": "produce", "Consumer": "poll"}
+    before = {name: getattr(confluent_kafka, name) for name in names}
+    classes = {name: traced(before[name], method, calls) for name, method in names.items()}
+    for name, made in classes.items():
+        monkeypatch.setattr(confluent_kafka, name, made)
+        monkeypatch.setattr(place, name, made)
+    topic, settings = apache_kafka.create_topic(), {"bootstrap.servers": apache_kafka.bootstrap_servers}
+    facade.install()
+    try:
+        producer = confluent_kafka.Producer(settings)
+        producer.produce(topic, b"v")
+        assert producer.flush(SECONDS) == 0
+        group = {"group.id": topic, "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer({**settings, **group})
+        consumer.subscribe([topic])
+        message = consumer.poll(SECONDS)
+        assert message is not None and message.value() == b"v"
+        consumer.close()
+        for client, own in ((producer, facade.Producer), (consumer, facade.Consumer)):
+            assert isinstance(client, own.__mro__[1])
+    finally:
+        facade.uninstall()
+    assert calls == ["Traced.produce", "Traced.poll"]
+    assert {name: made.__bases__ for name, made in classes.items()} == {name: (one,) for name, one in before.items()}
+    assert {name: getattr(confluent_kafka, name) for name in names} == classes
+    if traced is traced_by_wrapper:
+        assert vars(classes["Producer"])["produce"].__wrapped__ is before["Producer"].produce

@@ -877,3 +877,34 @@ def test_a_group_that_does_not_exist_is_described_as_dead(client: Any, broker: B
         assert (group.group_id, group.state, group.members) == (name, confluent_kafka.ConsumerGroupState.DEAD, [])
         assert (group.is_simple_consumer_group, group.partition_assignor) == (True, "")
         assert group.type is confluent_kafka.ConsumerGroupType.CLASSIC
+
+
+@pytest.mark.parametrize(("reset", "value"), [("earliest", b"0"), ("beginning", b"0"), ("latest", b"new")])
+def test_a_seek_without_an_offset_uses_auto_offset_reset(
+    clients: Any, broker: Broker, topic: str, reset: str, value: bytes
+) -> None:
+    """The transport of kombu passes the result of `committed`, whose offset may be OFFSET_INVALID."""
+    producer = make_producer(clients, broker)
+    for number in range(3):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(SECONDS) == 0
+    consumer = make_consumer(clients, broker, topic, auto_offset_reset=reset)
+    consumer.assign([Place(topic, 0, 1)])
+    assert next_message(consumer).value() == b"1"
+    (committed,) = consumer.committed([Place(topic, 0)], SECONDS)
+    assert committed.offset == OFFSET_INVALID
+    consumer.seek(committed)
+    if value == b"new":
+        assert consumer.poll(1) is None
+        producer.produce(topic, value, partition=0)
+        assert producer.flush(SECONDS) == 0
+    assert next_message(consumer).value() == value
+    consumer.close()
+
+
+def test_a_seek_without_an_offset_and_reset_is_an_error(broker: Broker, topic: str) -> None:
+    """librdkafka reports the error in the next `poll`."""
+    consumer = make_consumer(facade, broker, topic, auto_offset_reset="error")
+    consumer.assign([Place(topic, 0, 0)])
+    assert code_of(lambda: consumer.seek(Place(topic, 0, OFFSET_INVALID)))[0] == "_AUTO_OFFSET_RESET"
+    consumer.close()

@@ -13,6 +13,7 @@ from typing import Any
 from aiokafka.structs import BrokerMetadata, TopicPartition
 
 from kcodec import errors
+from kcodec.compat._aiokafka_errors import KnownAttributes
 
 #: Time in which each bootstrap server must respond or refuse the connection.
 CONNECT_STEP_SECONDS = 0.5
@@ -96,11 +97,16 @@ class ClusterView:
         return {number for number, one in found.partitions.items() if one.leader >= 0}
 
 
-class ClientView:
-    """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client."""
+class ClientView(KnownAttributes):
+    """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client.
 
-    def __init__(self, client: Any) -> None:
+    bootstrap_servers, client_id: What the program has passed. Instrumentations put the private attributes into spans.
+    """
+
+    def __init__(self, client: Any, bootstrap_servers: str | Iterable[str], client_id: str) -> None:
         self._of = client
+        self._bootstrap_servers = bootstrap_servers
+        self._client_id = client_id
         self.cluster = ClusterView(lambda: client._client.cluster)
         self._updates: set[asyncio.Task[bool]] = set()
 

@@ -22,7 +22,7 @@ from aiokafka.util import commit_structure_validate, get_running_loop
 
 from kcodec import errors
 from kcodec.compat._aiokafka_cluster import ClientView
-from kcodec.compat._aiokafka_errors import as_aiokafka_errors, commit_error
+from kcodec.compat._aiokafka_errors import KnownAttributes, as_aiokafka_errors, commit_error
 from kcodec.compat._aiokafka_options import assignor_names, client_options, event_loop
 from kcodec.compat._aiokafka_records import Deserializers, Rows
 from kcodec.compat._aiokafka_served import ServedConsumer, places
@@ -33,7 +33,7 @@ from kcodec.offsets import TopicPartition as Place
 MOST_RECORDS = 1_000
 
 
-class AIOKafkaConsumer:
+class AIOKafkaConsumer(KnownAttributes):
     """aiokafka.AIOKafkaConsumer on kcodec, with its parameters, methods, records and exceptions.
 
     docs/compat-aiokafka.md lists the differences. Without a group_id, `subscribe` assigns all partitions of the topics.
@@ -87,6 +87,7 @@ class AIOKafkaConsumer:
         _check_count(max_poll_records, "max_poll_records", "should be positive Integer")
         if isolation_level not in {"read_committed", "read_uncommitted"}:
             raise ValueError(f"Incorrect isolation level {isolation_level}")
+        self._named = (bootstrap_servers, client_id)
         self._group_id = group_id
         self._max_poll_records = max_poll_records
         self._request_seconds = request_timeout_ms / 1000
@@ -139,7 +140,7 @@ class AIOKafkaConsumer:
 
     def _open_kcodec(self) -> None:
         self._kcodec = ServedConsumer(**self._options)
-        self._client = ClientView(self._kcodec)
+        self._client = ClientView(self._kcodec, *self._named)
 
     def __del__(self) -> None:
         if self._closed is False and self._is_started:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiokafka import errors as theirs
 from aiokafka.structs import TopicPartition
@@ -120,3 +120,18 @@ def commit_error(error: BaseException) -> BaseException:
 def not_supported(what: str, instead: str) -> NotImplementedError:
     """Return the exception for something that the facade does not support."""
     return NotImplementedError(f"kcodec.compat.aiokafka does not support {what}; {instead}")
+
+
+class KnownAttributes:
+    """A class of the facade that lacks private attributes of aiokafka's class. The error names an alternative."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"kcodec.compat.aiokafka: {type(self).__name__} has no attribute {name!r}; a program that needs it can "
+                "use the clients of aiokafka with the record classes of kcodec: call "
+                "kcodec.compat.aiokafka.install() without clients=True",
+                name=name,
+                obj=self,
+            )

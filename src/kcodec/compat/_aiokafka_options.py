@@ -15,6 +15,8 @@ DEFAULT_PORT = 9092
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: The interval for None, with which aiokafka does not close idle connections.
 NEVER_MS = 10 * 365 * 24 * 3600 * 1000
+#: The packages of the assignors whose partitions kcodec assigns in the same way.
+_ASSIGNORS = ("aiokafka.coordinator.assignors.", "kafka.coordinator.assignors.")
 log = logging.getLogger("kcodec.compat")
 
 
@@ -108,20 +110,20 @@ def _token_options(provider: Any, loop: asyncio.AbstractEventLoop) -> dict[str, 
 
 
 def assignor_names(strategies: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of aiokafka's assignors. Raise ValueError for a custom assignor."""
-    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    """Return the names of aiokafka's assignors. Raise ValueError for a custom assignor.
 
-    names = {RangePartitionAssignor: "range", RoundRobinPartitionAssignor: "roundrobin"}
-    names[StickyPartitionAssignor] = "sticky"
+    aiokafka also runs those of kafka-python, which some frameworks pass to it.
+    """
+    names = {"RangePartitionAssignor": "range", "RoundRobinPartitionAssignor": "roundrobin"}
+    names["StickyPartitionAssignor"] = "sticky"
     found = []
     for one in strategies:
-        if one not in names:
+        name = names.get(getattr(one, "__name__", ""))
+        if name is None or not str(one.__module__).startswith(_ASSIGNORS):
             raise ValueError(
                 f"partition_assignment_strategy: kcodec.compat.aiokafka supports RangePartitionAssignor, "
                 f"RoundRobinPartitionAssignor and StickyPartitionAssignor, not {one!r:.100}; for an assignor of your "
                 "own use kcodec.client.aio.Consumer and kcodec.consumer.assignors.Assignor"
             )
-        found.append(names[one])
+        found.append(name)
     return tuple(found)

@@ -23,7 +23,7 @@ from kcodec import errors
 from kcodec.arguments import check_conversions
 from kcodec.client.aio import Delivery, Producer
 from kcodec.compat._aiokafka_cluster import ClientView, connect
-from kcodec.compat._aiokafka_errors import aiokafka_error, as_aiokafka_errors, record_error
+from kcodec.compat._aiokafka_errors import KnownAttributes, aiokafka_error, as_aiokafka_errors, record_error
 from kcodec.compat._aiokafka_options import client_options, event_loop
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from kcodec.offsets import TopicPartition as Place
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 Future = asyncio.Future[Any]
 
 
-class AIOKafkaProducer:
+class AIOKafkaProducer(KnownAttributes):
     """aiokafka.AIOKafkaProducer on kcodec, with its parameters, methods and exceptions.
 
     docs/compat-aiokafka.md lists the differences.
@@ -91,11 +91,13 @@ class AIOKafkaProducer:
             raise ValueError(f"acks={acks} not supported if enable_idempotence=True")
         if acks is _missing:
             acks = -1 if is_idempotent else 1
-        number = next(_numbers)
+        if client_id is None:
+            client_id = f"aiokafka-producer-{next(_numbers)}"
+        self._named = (bootstrap_servers, client_id)
         self._options: dict[str, Any] = {
             **client_options(
                 bootstrap_servers=bootstrap_servers,
-                client_id=f"aiokafka-producer-{number}" if client_id is None else client_id,
+                client_id=client_id,
                 metadata_max_age_ms=metadata_max_age_ms,
                 request_timeout_ms=request_timeout_ms,
                 retry_backoff_ms=retry_backoff_ms,
@@ -128,7 +130,8 @@ class AIOKafkaProducer:
         self._transactional_id = transactional_id
         check_conversions("the argument of send", key_serializer=key_serializer, value_serializer=value_serializer)
         check_conversions("a key and two lists of partitions", partitioner=partitioner)
-        self._serializers = (key_serializer, value_serializer)
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
         self._partitioner = None if isinstance(partitioner, DefaultPartitioner) else partitioner
         self._batch_settings = (max_batch_size, CODECS[compression_type])
         self._counts: dict[str, int] = {}
@@ -142,7 +145,7 @@ class AIOKafkaProducer:
 
     def _open_kcodec(self) -> None:
         self._kcodec = ServedProducer(**self._options)
-        self.client = ClientView(self._kcodec)
+        self.client = ClientView(self._kcodec, *self._named)
 
     def __del__(self) -> None:
         if self._closed is False and self._is_started:
@@ -231,6 +234,22 @@ class AIOKafkaProducer:
         known = cluster.partitions_for_topic(topic) or range(count)
         return sorted(known), sorted(cluster.available_partitions_for_topic(topic) or ())
 
+    def _partition(
+        self, topic: str, partition: int | None, key: Any, value: Any, key_bytes: bytes | None, value_bytes: Any
+    ) -> int | None:
+        """Return the partition of a record of a known topic, for instrumentations that put it into a span.
+
+        Return None if the producer chooses the partition later: for a record without a key, with the default
+        partitioner. aiokafka chooses one here, and then may choose another one for the record.
+        """
+        if partition is None and key_bytes is None and self._partitioner is None:
+            return None
+        everything, available = self._partitions(topic, 0)
+        if partition is None:
+            return (self._partitioner or _DEFAULT_PARTITIONER)(key_bytes, everything, available)
+        assert partition in everything, "Unrecognized partition"
+        return partition
+
     def _check_transaction(self) -> None:
         if self._transactional_id is not None and not self._kcodec.is_in_transaction:
             raise IllegalOperation("Can't send messages while not in transaction")
@@ -254,11 +273,10 @@ class AIOKafkaProducer:
         count = self._counts.get(topic) or await self._count(topic)
         if self._transactional_id is not None:
             self._check_transaction()
-        key_serializer, value_serializer = self._serializers
-        if key_serializer is not None:
-            key = key_serializer(key)
-        if value_serializer is not None:
-            value = value_serializer(value)
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
         if partition is not None:
             assert partition >= 0
             if partition >= count:
@@ -343,8 +361,7 @@ class AIOKafkaProducer:
     def create_batch(self) -> BatchBuilder:
         """Return an empty batch of aiokafka. The program fills it and passes it to `send_batch`."""
         size, codec = self._batch_settings
-        key_serializer, value_serializer = self._serializers
-        return BatchBuilder(size, codec, key_serializer=key_serializer, value_serializer=value_serializer)
+        return BatchBuilder(size, codec, key_serializer=self._key_serializer, value_serializer=self._value_serializer)
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int | None) -> Future:
         """Send a batch to a partition. With None, the partitioner chooses the partition as for a record without a key.

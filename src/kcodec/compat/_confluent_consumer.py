@@ -45,7 +45,7 @@ from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._confluent_places import Offsets, checked_places, offset_after, offsets_of, places_of
 from kcodec.compat._confluent_problems import ConsumerProblems
 from kcodec.compat._confluent_reached import ReachedOffsets
-from kcodec.compat._patches import derived_from
+from kcodec.compat._patches import compiled_class, derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 #: Maximum duration of one wait of a poll. It is shorter with enable.partition.eof.
@@ -55,7 +55,7 @@ MAX_MESSAGES = 1_000_000
 DELETED_SECONDS = 3.0
 
 
-@derived_from(cimpl.Consumer)
+@derived_from(compiled_class(cimpl.Consumer, "cimpl"))
 class ConsumerMethods:
     """The methods of a consumer. librdkafka's own handle is never opened."""
 
@@ -325,6 +325,15 @@ class ConsumerMethods:
             if place.offset not in {OFFSET_STORED, OFFSET_INVALID}:
                 self._seek(partition, place)
 
+    def _reset_place(self, place: Any) -> Any:
+        """Return the place at which auto.offset.reset continues. Raise KafkaException if it is error."""
+        reset = self._settings.options.get("auto_offset_reset", "latest")
+        offsets = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
+        if reset not in offsets:
+            text = f"{place.topic}-{place.partition}: the offset is not set, and auto.offset.reset does not choose one"
+            raise local_error(KafkaError._AUTO_OFFSET_RESET, text)
+        return Place(place.topic, place.partition, offsets[reset])
+
     def _seek(self, partition: TopicPartition, place: Any) -> None:
         consumer = self._open()
         if place.offset == OFFSET_BEGINNING:
@@ -489,7 +498,8 @@ class ConsumerMethods:
     # Positions
 
     def seek(self, partition: Any) -> None:
-        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if the partition is not
+        """Continue at the offset of a TopicPartition. OFFSET_INVALID, which `committed` returns for a partition without
+        a committed offset, stands for auto.offset.reset. Raise KafkaException (_STATE) if the partition is not
         assigned."""
         consumer = self._open()
         ((name, place),) = checked_places([partition]).items()
@@ -499,7 +509,7 @@ class ConsumerMethods:
                 f"Failed to seek to offset {place.offset}: Local: Erroneous state: {name} is not assigned",
             )
         with as_kafka_exceptions():
-            self._seek(name, place)
+            self._seek(name, self._reset_place(place) if place.offset == OFFSET_INVALID else place)
         self._feed.note_last()
         self._reached.sought(name)
 

@@ -35,7 +35,7 @@ from kcodec.compat._confluent_errors import (
 from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer, serve_all
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._confluent_places import checked_places
-from kcodec.compat._patches import derived_from
+from kcodec.compat._patches import compiled_class, derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, check_topic
 
 #: Minimum time that a commit gets after the records are acknowledged.
@@ -103,7 +103,7 @@ class ReportingProducer(KcodecProducer):
         return any(not batch.is_done for queue in queues for batch in queue.in_flight)
 
 
-@derived_from(cimpl.Producer)
+@derived_from(compiled_class(cimpl.Producer, "cimpl"))
 class ProducerMethods:
     """The methods of a producer. librdkafka's own handle is never opened."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast
 from kcodec.errors import DecodeError, UnsupportedError
 
 T = TypeVar("T")
+log = logging.getLogger("kcodec.compat")
 # The names that install() of one client replaces, with the class of kcodec for each.
 Replacements = Mapping[str, Any]
 
@@ -108,7 +110,7 @@ class Patches:
         """Replace every name.
 
         prepare: Function that returns the client's own objects by name, the objects of kcodec by name, and a list of
-            classes, attributes and their replacements.
+            objects, attributes and their replacements.
         """
         with self._lock:
             if self._ours:
@@ -117,16 +119,61 @@ class Patches:
             self._originals, self._ours = dict(originals), dict(ours)
             self._swap(self._originals, self._ours)
             for owner, name, value in attributes:
-                self._attributes.append((owner, name, owner.__dict__[name]))
+                former = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+                self._attributes.append((owner, name, former))
                 setattr(owner, name, value)
 
     def uninstall(self) -> None:
         """Restore every name."""
         with self._lock:
-            for owner, name, value in self._attributes:
+            for owner, name, value in reversed(self._attributes):
                 setattr(owner, name, value)
             self._swap(self._ours, self._originals)
             self._originals, self._ours, self._attributes = {}, {}, []
+
+
+def compiled_class(found: type, module: str) -> type:
+    """Return the class of a compiled module from which a class derives, or which it is. An instrumentation may have put
+    a subclass in its place."""
+    return next(one for one in found.__mro__ if one.__module__ == module)
+
+
+def moved_wrappers(
+    found: type, package: str, method: Callable[[str], Any], compiled: type | None = None
+) -> list[tuple[Any, str, Any]]:
+    """Return the attributes that make wrappers, with which an instrumentation has traced a class, call other methods.
+
+    Wrappers of the package wrapt can be changed. Log a warning for others.
+
+    found:    The class, which may have been put in the place of the client's own class.
+    package:  The package of the client, for the warning.
+    method:   Function that returns the method of kcodec of a name, or None.
+    compiled: If not None, only wrappers that call methods of this class are moved, even if its subclasses get another
+              base.
+    """
+    moved, kept = [], []
+    for name, value in [item for one in found.__mro__[:-1] for item in vars(one).items()]:
+        if not hasattr(value, "__wrapped__") or type(value) in (classmethod, staticmethod):
+            continue
+        inner = value
+        while callable(getattr(inner.__wrapped__, "__wrapped__", None)):
+            inner = inner.__wrapped__
+        if compiled is not None and inner.__wrapped__ is not vars(compiled).get(name):
+            continue
+        ours = method(name)
+        if ours is None or not hasattr(inner, "_self_wrapper"):
+            kept.append(name)
+        else:
+            moved.append((inner, "__wrapped__", ours))
+    if kept:
+        log.warning(
+            "%s.%s: something has wrapped %s, and calls of the wrapper do not reach kcodec: call install() of "
+            "kcodec.compat before the wrapper is applied",
+            package,
+            found.__name__,
+            " and ".join(kept),
+        )
+    return moved
 
 
 def derived_from(base: type) -> Callable[[type[T]], type[T]]:

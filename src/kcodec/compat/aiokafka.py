@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from kcodec.compat._other_client import client_module, value_of
-from kcodec.compat._patches import Patches, check_signatures, every_codec
+from kcodec.compat._patches import Patches, check_signatures, every_codec, moved_wrappers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +104,17 @@ def _facade(name: str) -> Any:
 def _prepare_clients() -> tuple[dict[str, object], dict[str, object], list[tuple[object, str, object]]]:
     _check_version()
     originals = {name: getattr(client_module(module, "aiokafka"), name) for name, (_, module) in _CLIENTS.items()}
-    return originals, {name: _facade(name) for name in originals}, []
+    ours = {name: _facade(name) for name in originals}
+    attributes: list[tuple[object, str, object]] = []
+    for name, original in originals.items():
+        methods = vars(ours[name])
+        attributes += moved_wrappers(original, "aiokafka", methods.get)
+        attributes += [
+            (ours[name], method, value)
+            for method, value in vars(original).items()
+            if hasattr(value, "_self_wrapper") and method in methods
+        ]
+    return originals, ours, attributes
 
 
 def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object, str, object]]]:

@@ -19,7 +19,7 @@ import threading
 from typing import Any
 
 from kcodec.compat._other_client import client_module, value_of
-from kcodec.compat._patches import Patches
+from kcodec.compat._patches import Patches, compiled_class, moved_wrappers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,24 +118,34 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     from kcodec.compat._confluent_consumer import ConfluentConsumer
     from kcodec.compat._confluent_producer import ConfluentProducer
 
-    originals = {"Consumer": package.Consumer, "Producer": package.Producer}
-    return originals, {"Consumer": ConfluentConsumer, "Producer": ConfluentProducer}, []
+    ours = {"Consumer": ConfluentConsumer, "Producer": ConfluentProducer}
+    originals: dict[str, object] = {}
+    attributes: list[tuple[object, str, object]] = []
+    for name, facade in ours.items():
+        found = getattr(package, name)
+        originals[name] = compiled = compiled_class(found, "cimpl")
+        methods = {**vars(facade.__mro__[1]), **vars(facade)}
+        attributes += moved_wrappers(found, "confluent_kafka", methods.get, compiled)
+    return originals, dict(ours), attributes
 
 
 def _replace_bases() -> None:
-    """Make the Python classes of confluent_kafka derive from classes of kcodec instead of those of librdkafka."""
-    from confluent_kafka import DeserializingConsumer, SerializingProducer, admin
+    """Make the Python classes of confluent_kafka derive from classes of kcodec instead of those of librdkafka. This
+    includes classes that an instrumentation has put in the place of Consumer and Producer."""
+    from confluent_kafka import Consumer, DeserializingConsumer, Producer, SerializingProducer, admin, cimpl
 
     from kcodec.compat._confluent_admin import AdminMethods
     from kcodec.compat._confluent_consumer import ConsumerMethods
     from kcodec.compat._confluent_producer import ProducerMethods
 
     replaced = (
-        (admin.AdminClient, AdminMethods),
-        (DeserializingConsumer, ConsumerMethods),
-        (SerializingProducer, ProducerMethods),
+        (AdminMethods, (admin.AdminClient,)),
+        (ConsumerMethods, (DeserializingConsumer, Consumer, cimpl.Consumer)),
+        (ProducerMethods, (SerializingProducer, Producer, cimpl.Producer)),
     )
-    for owner, methods in replaced:
-        former = owner.__bases__
-        owner.__bases__ = tuple(methods if one is methods.__base__ else one for one in former)
-        _bases.append((owner, former))
+    for methods, classes in replaced:
+        for owner in dict.fromkeys(one for found in classes for one in found.__mro__ if not issubclass(one, methods)):
+            former = owner.__bases__
+            if methods.__base__ in former:
+                owner.__bases__ = tuple(methods if one is methods.__base__ else one for one in former)
+                _bases.append((owner, former))
