@@ -86,10 +86,23 @@ def test_only_addresses_of_the_family_are_asked_for(make: Make, monkeypatch: pyt
         assert {*dialled} == wanted[family]
 
 
-def test_the_error_of_a_name_lookup_names_the_family(make: Make) -> None:
+def test_the_error_of_a_name_without_an_address_names_the_family(make: Make) -> None:
     runner = make("127.0.0.1:9092", broker_address_family="v6")
-    with pytest.raises(KcodecError, match=r"\(broker_address_family='v6' allows no other family\)"):
+    with pytest.raises(KcodecError, match=r"; broker_address_family='v6' allows only IPv6 addresses"):
         ask(runner)
+
+
+def test_the_error_of_a_name_service_that_fails_does_not_name_the_family(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(*_: Any, **__: Any) -> list[Any]:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    runner = make("broker.example:9092", broker_address_family="v6")
+    with pytest.raises(KcodecError, match="Temporary failure in name resolution") as raised:
+        ask(runner)
+    assert "broker_address_family" not in str(raised.value)
 
 
 @pytest.mark.parametrize("silent", [1, 2])

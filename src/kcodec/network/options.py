@@ -23,6 +23,8 @@ __all__ = ["ClientConfig", "parse_bootstrap_servers", "refuse_unknown", "take_cl
 DEFAULT_PORT = 9092
 #: Values of broker_address_family, and the family for the name service.
 ADDRESS_FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
+#: Errors of a name lookup whose cause is not the name: the name service does not respond, or the system fails.
+_OTHER_NAME_ERRORS = {socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY}
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
@@ -148,10 +150,11 @@ class ClientConfig(OptionSet):
         return ADDRESS_FAMILIES[self.broker_address_family]
 
     def name_error(self, error: socket.gaierror) -> socket.gaierror:
-        """Return the error of a name lookup with the option that may be its cause."""
-        if self.broker_address_family == "any":
+        """Return the error of a name lookup, with the option that may be its cause if the name has no address."""
+        if self.broker_address_family == "any" or error.errno in _OTHER_NAME_ERRORS:
             return error
-        text = f"{error.strerror} (broker_address_family={self.broker_address_family!r} allows no other family)"
+        kind = "IPv4" if self.broker_address_family == "v4" else "IPv6"
+        text = f"{error.strerror}; broker_address_family={self.broker_address_family!r} allows only {kind} addresses"
         return socket.gaierror(error.errno, text)
 
     @classmethod

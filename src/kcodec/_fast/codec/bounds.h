@@ -32,7 +32,7 @@ static inline void store_be64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v)
 static inline int32_t zigzag32(uint32_t v) { return (int32_t)((v >> 1) ^ (0u - (v & 1))); }
 static inline int64_t zigzag64(uint64_t v) { return (int64_t)((v >> 1) ^ (0ull - (v & 1))); }
 
-// Bytes that belong together, and the end of the memory after them that may be read, but means nothing.
+// `length` bytes at `data`. Memory may be read up to readable_end; the bytes after the first `length` have no meaning.
 typedef struct {
     const uint8_t *data;
     int64_t length;

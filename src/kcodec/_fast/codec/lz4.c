@@ -60,9 +60,9 @@ static inline int64_t longer(const uint8_t **in, const uint8_t *end, int64_t len
 }
 
 enum {
-    // Bytes of a block from which a sequence without longer lengths can be read without further checks of the input: a
-    // token, 16 bytes that are copied for at most 14 literals, and the offset.
-    SHORT_SEQUENCE = 32,
+    // Bytes that must follow a token for its sequence to be read without further checks of the input, if both lengths
+    // are in the token: 16 bytes are copied for at most 14 literals, and the offset follows the literals.
+    SHORT_SEQUENCE = 16,
     // The most bytes that copy_by_32 reads and writes after those that it copies: 32 if it copies none. BUFFER_SLACK is
     // larger.
     COPIED_AHEAD = 32,
@@ -102,9 +102,9 @@ static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
 // Decodes one block into [to, to_end). A match must not begin before `low`, and memory can be read up to readable_end.
 // Returns the number of bytes written, or -1 with the fault.
 //
-// Most sequences have no longer lengths. For these, literals are not compared with the free output, because the check
-// of the match does it: if literals end after to_end, every match is too large. Their matches are copied by 8 bytes.
-// Copies of 16 bytes take longer, because they often read what two recent copies wrote.
+// In most sequences, both lengths are in the token. Their literals are not compared with the free output, because the
+// check of the match does it: if literals end after to_end, every match is too large. Their matches are copied by 8
+// bytes. Copies of 16 bytes take longer, because they often read what two recent copies wrote.
 static int64_t decode_block(const uint8_t *in, int64_t size, const uint8_t *readable_end, uint8_t *to, uint8_t *to_end,
                             const uint8_t *low, Fault *fault) {
     const uint8_t *in_end = in + size, *in_short = in_end - SHORT_SEQUENCE, *in_copied = readable_end - COPIED_AHEAD;
