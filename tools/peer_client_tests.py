@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the tests of other Kafka clients against the embedded broker, or with kcodec in place of the client.
 
-    python tools/peer_client_tests.py aiokafka=PATH kafka-python=PATH franz-go=PATH [--write FILE]
+    python tools/peer_client_tests.py aiokafka=PATH kafka-python=PATH franz-go=PATH librdkafka=PATH [--write FILE]
     python tools/peer_client_tests.py aiokafka=PATH --client kcodec --broker kafka -k test_producer
     python tools/peer_client_tests.py kcodec=.
 
-PATH is a checkout of the client's repository (aiokafka v0.14.0, kafka-python 3.0.11, franz-go). The installed package
-is tested; nothing of the checkout is kept. Two uses:
+PATH is a checkout of the client's repository (aiokafka v0.14.0, kafka-python 3.0.11, franz-go, librdkafka v2.15.0). For
+clients in Python, the installed package is tested. Nothing of the checkout is kept. Two uses:
 
 `--broker embedded` (the default) proves the broker: the client is what its project published.
 `--client kcodec` proves a facade: its statements (`facade` in tools/peer_clients.py) put kcodec behind the client's
@@ -52,6 +52,7 @@ from peer_clients import (
 from peer_clients import PEERS as OTHERS
 from peer_confluent import CONFLUENT
 from peer_known import known_reason
+from peer_librdkafka import LIBRDKAFKA
 from peer_reports import command_line, write_report
 
 from kcodec.broker import Broker
@@ -59,7 +60,7 @@ from kcodec.testing.certificates import Certificates
 from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 1800.0
-PEERS = {**OTHERS, "confluent-kafka": CONFLUENT}
+PEERS = {**OTHERS, "confluent-kafka": CONFLUENT, "librdkafka": LIBRDKAFKA}
 #: Setting of the embedded broker -> that of ApacheKafka, where the names differ.
 KAFKA_NAMES = {"default_partitions": "num_partitions", "offsets_topic_partitions": "offsets_topic_num_partitions"}
 

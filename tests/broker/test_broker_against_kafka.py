@@ -16,6 +16,7 @@ from broker_differences import first_difference
 from broker_sequence_runner import run_sequence
 from broker_sequences import PROFILES, Sequence
 from broker_targets import CoreTarget, SocketTarget
+from group_pairs import KafkaConnection
 
 import kcodec
 from kcodec import TopicPartition
@@ -155,3 +156,22 @@ def test_negative_timestamps_are_stored(apache_kafka: ApacheKafka, is_kafka: boo
             (latest,) = admin.list_offsets({TopicPartition(topic, 0): -3}).values()
     assert found == [-5, -7]
     assert (latest.offset, latest.timestamp) == (-1, -1)
+
+
+@pytest.mark.parametrize("is_kafka", [True, False], ids=["Apache Kafka", "embedded"])
+def test_a_later_metadata_response_has_the_created_topic(is_kafka: bool) -> None:
+    """The response to the request that creates a topic contains an error, and no partitions."""
+    request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name="new")])
+    with (
+        ApacheKafka(auto_create_topics_enable=True, num_partitions=2) if is_kafka else Broker(default_partitions=2)
+    ) as broker:
+        connection = KafkaConnection(broker.bootstrap_servers)
+        try:
+            (first,) = connection.ask(request, 4).topics
+            assert (first.error_code, first.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+            deadline = time.monotonic() + 20
+            while (found := connection.ask(request, 4).topics[0]).error_code and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert (found.error_code, len(found.partitions)) == (ErrorCode.NONE, 2)
+        finally:
+            connection.close()

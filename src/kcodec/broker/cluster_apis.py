@@ -80,9 +80,11 @@ class ClusterApis:
                 if not may_create or wanted.name == CLUSTER_METADATA_TOPIC:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if is_internal:
-                    topic = self._topics.create_internal(wanted.name)
+                    self._topics.create_internal(wanted.name)
                 else:
-                    topic = self._topics.create(wanted.name, self._settings.default_partitions)
+                    self._topics.create(wanted.name, self._settings.default_partitions)
+                # Kafka's DefaultAutoTopicCreationManager responds before the controller has created the topic.
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         except ApiError as error:
             found = messages.MetadataResponseTopic(error_code=error.code, name=wanted.name, is_internal=is_internal)
             if request.include_topic_authorized_operations:
