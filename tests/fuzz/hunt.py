@@ -137,13 +137,26 @@ def engine_for(asked: str | None) -> str:
     return asked or ("libfuzzer" if fuzz.has_libfuzzer() else "own")
 
 
+def keep(work: Path) -> Path:
+    """Copy the inputs that were found to a folder that is not removed. Return this folder."""
+    kept = Path(tempfile.mkdtemp(prefix="kcodec-found-"))
+    for found in work.glob("*/found-*"):
+        (kept / found.parent.name).mkdir(exist_ok=True)
+        shutil.copy(found, kept / found.parent.name)
+    return kept
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="coverage-guided fuzzing under sanitizers")
     parser.add_argument("--target", nargs="+", choices=fuzz.TARGETS, default=list(fuzz.TARGETS), help="default: all")
     parser.add_argument("--seconds", type=int, default=60, help="of each target (default: %(default)s)")
     parser.add_argument("--engine", choices=("own", "libfuzzer"), help="default: libfuzzer where clang has it")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000_007, help="of what is random")
-    parser.add_argument("--work", type=Path, help="where finds and logs go (default: a folder that is removed)")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        help="where finds and logs go (default: a folder that is removed; what broke a property is kept)",
+    )
     parser.add_argument("--shrink", action="store_true", help="rewrite the committed corpus from WORK instead")
     parser.add_argument("--replay-on", choices=("arm64",), help="replay what is committed there, nothing else")
     parser.add_argument("--results", type=Path, help="a file that gets a line a target")
@@ -157,6 +170,7 @@ def main() -> int:
             return replay_on_arm64(Path(scratch))
     for_c = "own" if arguments.shrink else engine_for(arguments.engine)
     with tempfile.TemporaryDirectory(prefix="kcodec-fuzz-") as scratch:
+        work = arguments.work or Path(scratch)
         build = Path(scratch, "build")
         build.mkdir()
         core = fuzz.build_core(build, for_c) if set(arguments.target) & set(fuzz.C_TARGETS) else []
@@ -165,7 +179,7 @@ def main() -> int:
             in_c = name in fuzz.C_TARGETS
             program = [str(fuzz.build(name, build, for_c, core))] if in_c else fuzz.python_command(name)
             engine = for_c if in_c else "own"
-            folder = (arguments.work or Path(scratch)) / name
+            folder = work / name
             if arguments.shrink:
                 print(f"{name}: {shrink(name, program, folder)}", flush=True)
                 continue
@@ -177,6 +191,8 @@ def main() -> int:
             if arguments.results:
                 with arguments.results.open("a", encoding="utf-8") as file:
                     file.write(f"{datetime.datetime.now():%Y-%m-%d %H:%M} {line}\n")
+        if failed and arguments.work is None:
+            print(f"the inputs are kept in {keep(work)}", flush=True)
         return 1 if failed else 0
 
 
