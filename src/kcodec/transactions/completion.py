@@ -268,47 +268,62 @@ class TransactionCompletion:
         deadline = context.deadline(commit_seconds)
         yield from self._background.end_at_close(deadline)
         yield from self._until_call_ends(deadline)
-        if context.state not in TO_ABORT or not self.has_open:
-            yield from self._repeat_abort(abort_seconds)
-            return
-        has_records = context.now_open.is_sent or (context.records is not None and context.records.has_unfinished)
-        yield from self.abort_at_once(abort_seconds)
-        if has_records and context.state is not State.FATAL_ERROR and context.state not in TO_ABORT:
+        has_records = context.state in TO_ABORT and self.has_open and self._has_records
+        is_aborted = yield from self.abort_at_once(abort_seconds)
+        if has_records and is_aborted:
             log.warning(
                 "%s was not closed, and its open transaction was aborted: no read_committed reader will get its "
                 "records",
                 name,
             )
 
-    def abort_at_once(self, timeout: float) -> Flow[None]:
-        """Abort an open transaction if the producer is not closed, or if its close was interrupted. Log errors, but not
-        if another producer has taken over the transactional id."""
-        if self._context.state not in TO_ABORT or not self.has_open:
-            yield from self._repeat_abort(timeout)
-            return
+    @property
+    def _has_records(self) -> bool:
+        """Whether the transaction that can only be aborted contains records or offsets. In the state DISCARDED, the
+        transaction before it was sent, and its commit has an unknown outcome."""
+        context = self._context
+        is_sent = context.state is not State.DISCARDED and context.now_open.is_sent
+        return is_sent or (context.records is not None and context.records.has_unfinished)
+
+    def abort_at_once(self, timeout: float) -> Flow[bool]:
+        """Abort an open transaction if the producer is not closed, or if its close was interrupted. Return whether the
+        abort succeeded. Log errors, but not if another producer has taken over the transactional id."""
+        context = self._context
+        if context.state not in TO_ABORT or not self.has_open:
+            return (yield from self._repeat_abort(timeout))
         try:
             yield from self.abort(timeout)
         except ProducerFencedError as error:
             log.info("the open transaction was not aborted: %s", error)
         except KcodecError as error:
-            log.warning("the abort of an open transaction failed: %s", error)
+            log.warning(
+                "%s: the open transaction could not be aborted. If it is still open, the coordinator aborts it after "
+                "transaction_timeout_ms=%d: %s",
+                context.transactional_id,
+                context.transaction_timeout_ms,
+                error,
+            )
+        else:
+            return True
+        return False
 
     @property
     def _is_abort_unconfirmed(self) -> bool:
         context = self._context
         return context.state is State.UNINITIALIZED and context.open is not None and context.open.is_abort_unconfirmed
 
-    def _repeat_abort(self, timeout: float) -> Flow[None]:
+    def _repeat_abort(self, timeout: float) -> Flow[bool]:
         """If the last abort got no response, for example because the call was interrupted, send EndTxn again when the
-        producer ends. Do not send InitProducerId, because the coordinator would abort the transaction of another
-        producer that has taken over the transactional id."""
+        producer ends. Return whether the abort is now confirmed. Do not send InitProducerId, because the coordinator
+        would abort the transaction of another producer that has taken over the transactional id."""
         if not self._is_abort_unconfirmed:
-            return
+            return False
         context = self._context
         deadline = context.deadline(min(timeout, REPEATED_ABORT_SECONDS))
         try:
             yield from end_transaction(context.cluster, context.ending(context.now_open), False, deadline)
         except Failed as failed:
             log.info("%s: the abort is still not confirmed: %s", context.transactional_id, failed.error)
-        else:
-            context.now_open.is_abort_unconfirmed = False
+            return False
+        context.now_open.is_abort_unconfirmed = False
+        return True

@@ -72,7 +72,7 @@ class TransactionalProducerId(ProducerIdManager):
 
     def abort_at_once(self, timeout: float) -> Flow[None]:
         """See ProducerIdManager."""
-        return self._completion.abort_at_once(timeout)
+        yield from self._completion.abort_at_once(timeout)
 
     @property
     def newest(self) -> ProducerTransaction | None:
