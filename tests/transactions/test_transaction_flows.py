@@ -36,10 +36,12 @@ from kcodec.errors import (
     DeliveryTimeoutError,
     ProducerFencedError,
     TransactionStateError,
+    UnsupportedError,
 )
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.transactions import completion
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.markers import MOST_SKIPPED, NEEDLESS_PROBES, PROBE_SECONDS, SKIPPED_PROBES
 from kcodec.transactions.state import State
@@ -512,6 +514,39 @@ def test_a_lowered_cluster_is_not_sent_the_new_flows_end_txn() -> None:
     world.run(manager.abort())
     world.run(manager.begin())
     assert world.apis() == ["InitProducerId", "InitProducerId"]
+
+
+def test_a_lowered_cluster_is_not_sent_a_repeated_abort() -> None:
+    """The first EndTxn was sent before the level was lowered, and got no response."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("EndTxn", HANG)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.abort(1.0))
+    world.cluster.features = FinalizedFeatures(levels={"transaction.version": 1})
+    world.run(manager.identity.close_flow(1.0))
+    assert world.apis() == ["InitProducerId", "EndTxn"]
+
+
+@pytest.mark.parametrize("flow", ["close_flow", "abort_at_once"])
+def test_a_repeated_abort_only_logs_its_errors(
+    flow: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, so that the close of a session does not replace KeyboardInterrupt."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("EndTxn", HANG)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.abort(1.0))
+
+    def fail(*_: object) -> Flow[None]:
+        yield from ()
+        raise UnsupportedError("the broker does not support EndTxn")
+
+    monkeypatch.setattr(completion, "end_transaction", fail)
+    caplog.set_level(logging.INFO, "kcodec.transactions")
+    world.run(getattr(manager.identity, flow)(1.0))
+    assert "the abort is still not confirmed: the broker does not support EndTxn" in caplog.text
 
 
 def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:

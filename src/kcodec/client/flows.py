@@ -157,7 +157,10 @@ def work_of_session(core: ConsumerCore, group_id: str, name: str, producer: Prod
     def flow() -> Flow[None]:
         abort = producer.last_flow(name, LAST_WORK_SECONDS)
         if abort is not None:
-            yield from abort
+            try:
+                yield from abort
+            except KcodecError as error:
+                log.warning("%s was not closed, and the end of its transaction failed: %s", name, error)
         yield from core.selection.leave_forgotten()
 
     text = f"the session to abort its open transaction and to leave group {group_id!r}"

@@ -321,9 +321,10 @@ class TransactionCompletion:
         context = self._context
         deadline = context.deadline(min(timeout, REPEATED_ABORT_SECONDS))
         try:
-            yield from end_transaction(context.cluster, context.ending(context.now_open), False, deadline)
-        except Failed as failed:
-            log.info("%s: the abort is still not confirmed: %s", context.transactional_id, failed.error)
+            yield from self._send_end(context.now_open, False, deadline)
+        except (Failed, KcodecError) as error:
+            why = error.error if isinstance(error, Failed) else error
+            log.info("%s: the abort is still not confirmed: %s", context.transactional_id, why)
             return False
         context.now_open.is_abort_unconfirmed = False
         return True
