@@ -51,24 +51,27 @@ class TransactionCompletion:
         is_repeat = context.state is State.UNKNOWN_OUTCOME
         if is_repeat:
             self._background.raise_unretrieved()
+        self._is_end_begun = False
         with self._interruptible():
-            self._is_end_begun = False
             context.call(Event.COMMIT)
-            yield from self.complete_commit(context.now_open, deadline, is_repeat=is_repeat)
+            if is_repeat:
+                yield from self._end(context.now_open, is_commit=True, deadline=deadline)
+            else:
+                yield from self._flush_and_commit(context.now_open, deadline)
 
-    def complete_commit(
-        self, transaction: ProducerTransaction, deadline: float, *, is_repeat: bool = False
-    ) -> Flow[None]:
-        """Flush and send EndTxn, in one of the states of COMMITS."""
-        context = self._context
+    def complete_commit(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
+        """Flush and send EndTxn for a commit in the background, in one of the states of COMMITS."""
+        self._is_end_begun = False
         with self._interruptible(transaction):
-            self._is_end_begun = False
-            if not is_repeat:
-                yield from self.flush(transaction, deadline)
-                if context.state not in COMMITS:
-                    assert context.kept_error is not None
-                    raise context.kept_error.with_traceback(None)
-            yield from self._end(transaction, is_commit=True, deadline=deadline)
+            yield from self._flush_and_commit(transaction, deadline)
+
+    def _flush_and_commit(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
+        context = self._context
+        yield from self.flush(transaction, deadline)
+        if context.state not in COMMITS:
+            assert context.kept_error is not None
+            raise context.kept_error.with_traceback(None)
+        yield from self._end(transaction, is_commit=True, deadline=deadline)
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
         """Drop records that are not sent, wait for requests in flight, then send EndTxn. Raise a fatal error again."""
@@ -81,9 +84,9 @@ class TransactionCompletion:
         if context.state is State.DISCARDED:
             self._background.discard()
             return
+        self._is_end_begun = False
         try:
             with self._interruptible():
-                self._is_end_begun = False
                 context.call(Event.ABORT)
                 transaction = context.now_open
                 if context.records is not None:
@@ -248,8 +251,8 @@ class TransactionCompletion:
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction is open, and its end needs this producer. If other processes have its handle, they can
-        end it."""
+        """Whether a commit or an abort is in progress or not confirmed, or a transaction is open whose handle was not
+        read."""
         context = self._context
         if context.state in COMMITS or context.state is State.ABORTING or self._is_abort_unconfirmed:
             return True
