@@ -570,7 +570,7 @@ def test_an_interruption_before_the_end_is_not_that_of_the_last_end(call: str, f
     manager.context.note_sent(transaction)
     is_entered = False
 
-    def trace(frame: FrameType, event: str, _: object) -> object:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal is_entered
         name = frame.f_code.co_name
         if name == "_interruptible" and event == "return":

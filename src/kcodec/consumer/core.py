@@ -31,8 +31,9 @@ from kcodec.consumer.offset_calls import OffsetCalls
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
-from kcodec.consumer.selection_calls import LEAVE_AT_ONCE_SECONDS, SelectionCalls
+from kcodec.consumer.selection_calls import SelectionCalls
 from kcodec.consumer.waiting_report import WaitingReport
+from kcodec.end_limits import LEAVE_AT_ONCE_SECONDS
 from kcodec.errors import AuthenticationError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.network.metrics import Metrics, report_gauges

@@ -25,6 +25,7 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler
+from kcodec.end_limits import LEAVE_AT_ONCE_SECONDS
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
@@ -34,8 +35,6 @@ log = logging.getLogger("kcodec.consumer")
 REJOIN_SECONDS = 3.0
 #: Time that a call that also commits or aborts reserves for leaving: seconds, and maximum share of its timeout.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
-#: Maximum wait for the response to the request to leave, after an interruption or the timeout of the call.
-LEAVE_AT_ONCE_SECONDS = 0.2
 
 
 def leaving_seconds(timeout: float) -> float:

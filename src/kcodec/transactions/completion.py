@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kcodec.end_limits import ABORT_SECONDS
 from kcodec.errors import DeliveryTimeoutError, KcodecError, ProducerFencedError, UnknownOutcomeError
 from kcodec.flow import Flow, wait
 from kcodec.transactions.end import end_transaction
@@ -25,8 +26,6 @@ log = logging.getLogger("kcodec.transactions")
 _FLUSHING = frozenset({*COMMITS, State.ABORTING, State.RELEASING})
 #: States in which a call other than a commit in the background ends the transaction.
 _ENDING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
-#: Maximum time to repeat an abort that got no response, when the producer ends.
-REPEATED_ABORT_SECONDS = 1.5
 
 
 class TransactionCompletion:
@@ -240,7 +239,7 @@ class TransactionCompletion:
         yield from self._background.end_at_close(deadline)
         yield from self._until_call_ends(deadline)
         if context.state not in TO_ABORT:
-            yield from self._repeat_abort(REPEATED_ABORT_SECONDS if deadline is None else context.left(deadline))
+            yield from self._repeat_abort(ABORT_SECONDS if deadline is None else context.left(deadline))
             return
         timeout = None if deadline is None else context.left(deadline)
         log.info("%s: close aborts the open transaction", context.transactional_id)
@@ -322,7 +321,7 @@ class TransactionCompletion:
         if not self._is_abort_unconfirmed:
             return False
         context = self._context
-        deadline = context.deadline(min(timeout, REPEATED_ABORT_SECONDS))
+        deadline = context.deadline(min(timeout, ABORT_SECONDS))
         try:
             yield from self._send_end(context.now_open, False, deadline)
         except (Failed, KcodecError) as error:
