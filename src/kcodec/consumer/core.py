@@ -485,7 +485,7 @@ class ConsumerCore:
         return self._end_membership()
 
     def _end_membership(self) -> Flow[None]:
-        task = yield from spawn(self.selection.leave_forgotten(), "leave at once")
+        task = yield from spawn(self.selection.leave_unclosed("the consumer is closed"), "leave at once")
         yield from sleep(0)  # from here on, the interrupted close does not end the membership
         if self._closing is not None and not self._closing.done:
             self._closing.cancel()  # it may hold the lock of the group

@@ -322,12 +322,16 @@ class SelectionCalls:
                 if is_current and self._selections == selections:
                     self.remove(list(self._assignment.partitions))
 
-    def leave_forgotten(self) -> Flow[None]:
+    def leave_unclosed(self, reason: str) -> Flow[None]:
         """Leave the group without a commit and without callbacks, because the application has dropped the consumer
-        without closing it. Nothing is known about the records that it has processed."""
+        without closing it, or its close was interrupted or took too long. Nothing is known about the records that it
+        has processed.
+
+        reason: Why the consumer leaves, for the coordinator and for log lines.
+        """
         self.membership = None
         deadline = self._clock() + LEAVING_SECONDS
-        yield from self._leave_with_all(deadline, "the application did not close the consumer")
+        yield from self._leave_with_all(deadline, reason)
 
     @property
     def may_have_members(self) -> bool:

@@ -257,7 +257,7 @@ class TransactionCompletion:
             return True
         return context.state in TO_ABORT and context.open is not None and not context.open.is_shared
 
-    def end_forgotten(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None]:
+    def end_unclosed(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None]:
         """End the transaction of a producer that the program has not closed, because an open transaction blocks
         read_committed consumers. If a commit or an abort is in progress, wait for its end. Otherwise, abort the
         transaction, and never commit it. Log errors, but not if another producer has taken over the transactional id.
