@@ -53,11 +53,12 @@ def draw_apis() -> str:
 
 
 # The clients that send a request, by the package that uses its class; the first matching package counts.
+EVERY = "every client"
 SENDERS = {
-    "network": "every client",
+    "network": EVERY,
     "cluster/list_offsets": "consumer",
     "cluster/producer_states": "Admin",
-    "cluster": "every client",
+    "cluster": EVERY,
     "producer": "producer",
     "transactions": "producer",
     "consumer": "consumer",
@@ -81,6 +82,8 @@ def draw_api_users() -> str:
     for key, request in messages.all_requests().items():
         name = request.__name__
         users = [sender for sender in dict.fromkeys(SENDERS.values()) if sender in senders.get(name, ())]
+        if EVERY in users:  # it contains the others
+            users = [EVERY]
         if users:
             lines.append(f"| {key} | {name.removesuffix('Request')} | {request.versions} | {', '.join(users)} |")
     return "\n".join(lines) + "\n"

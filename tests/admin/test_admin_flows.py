@@ -13,7 +13,7 @@ from admin_script import AdminScript
 from kcodec import TopicPartition
 from kcodec.admin import flows, open_transactions
 from kcodec.admin.security import AclOperation
-from kcodec.admin.values import ConfigResource
+from kcodec.admin.values import ConfigResource, ConfigResourceType
 from kcodec.errors import (
     AdminError,
     AuthenticationError,
@@ -227,6 +227,19 @@ def test_a_missing_leader_names_the_cause_of_missing_metadata() -> None:
         match=r"no known leader at the moment; the last .*connection refused",
     ):
         script.run(flows.list_offsets(script.context, {A: "latest"}, timeout=3.0))
+
+
+def test_a_missing_controller_is_named_in_the_error() -> None:
+    """A cluster with ZooKeeper reports none during the election of a controller."""
+    script = AdminScript()
+    script.controller = -1
+    settings = {ConfigResource(ConfigResourceType.TOPIC, "orders"): {"retention.ms": "1000"}}
+    for flow in (
+        flows.delete_topics(script.context, ["orders"], timeout=3.0),
+        flows.alter_configs(script.context, settings, timeout=3.0),
+    ):
+        with pytest.raises(RequestTimedOutError, match="no broker is the controller at the moment"):
+            script.run(flow)
 
 
 def test_a_broker_is_asked_for_its_own_settings() -> None:

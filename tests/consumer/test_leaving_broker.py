@@ -353,6 +353,27 @@ def test_an_asyncio_consumer_leaves_although_its_close_has_no_time(broker: Broke
 
 
 @PROTOCOLS
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [("close", "the consumer is closed"), ("drop", "the application did not close the consumer")],
+)
+@pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")
+def test_the_log_says_why_a_consumer_leaves(
+    broker: Broker, caplog: pytest.LogCaptureFixture, protocol: str, way: str, reason: str
+) -> None:
+    caplog.set_level(logging.INFO, "kcodec")
+    consumer = Consumer(**options(broker, protocol))
+    consumer.subscribe("orders")
+    assert read(consumer)
+    if way == "close":
+        consumer.close(timeout=0)
+    del consumer
+    assert_group_is_free(broker, protocol)
+    first = next(record.getMessage() for record in caplog.records if " leaves: " in record.getMessage())
+    assert first.endswith(f" leaves: {reason}")
+
+
+@PROTOCOLS
 def test_a_close_without_time_does_not_wait_for_a_silent_broker(broker: Broker, protocol: str) -> None:
     consumer = Consumer(**options(broker, protocol))
     consumer.subscribe("orders")

@@ -93,6 +93,26 @@ def test_leaders_and_partitions_are_known_after_the_first_answer() -> None:
     assert [one.name for one in world.asked[0].topics] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("replicas", "offline", "text"),
+    [
+        ([1], [1], "; its replica is on broker 1 (offline); start an offline broker"),
+        ([1, 2], [1], "; its replicas are on brokers 1 (offline) and 2; start an offline broker"),
+        ([3, 2, 1], [3, 1], "; its replicas are on brokers 3 (offline), 2 and 1 (offline); start an offline broker"),
+        ([1, 2], [], ""),
+    ],
+)
+def test_the_error_of_a_missing_leader_names_the_offline_brokers(
+    replicas: list[int], offline: list[int], text: str
+) -> None:
+    response = metadata(topic("a", {0: (-1, 3)}))
+    response.topics[0].partitions[0].replica_nodes = replicas
+    response.topics[0].partitions[0].offline_replicas = offline
+    world = World(response)
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    assert str(world.cluster.no_leader_error("a", 0)) == f"the partition has no known leader at the moment{text}"
+
+
 def test_a_topic_requested_during_a_request_follows_at_once() -> None:
     """It is not missing: it was not in the request. Every short-lived producer begins like this."""
 

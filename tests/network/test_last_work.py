@@ -16,7 +16,7 @@ import pytest
 from usual_responses import free_port
 
 from kcodec.broker import Broker
-from kcodec.client import Consumer, Producer
+from kcodec.client import Admin, Consumer, Producer
 
 COUNT = 300
 BEGIN = f"""
@@ -141,6 +141,29 @@ def test_what_a_session_loses_is_logged(kcodec_broker: Broker) -> None:
     """
     done = run(program, kcodec_broker.bootstrap_servers, topic)
     assert "was not closed, and its open transaction was aborted" in done.stderr, done.stderr
+
+
+def test_a_session_leaves_its_group_if_its_abort_fails(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.seed(topic, [b"1"])
+    program = """
+    from kcodec.client import GroupTransactSession
+    from kcodec.errors import KcodecError
+    session = GroupTransactSession(
+        bootstrap_servers=servers, group_id=topic, transactional_id=topic, topics=topic, auto_offset_reset="earliest"
+    )
+    while not session.assignment():
+        with session.transaction() as block:
+            block.poll(1.0)
+    def fail(*_):
+        yield from ()
+        raise KcodecError("an error of the abort")
+    session._producer._core.last_flow = fail
+    """
+    done = run(program, kcodec_broker.bootstrap_servers, topic)
+    assert "was not closed, and the end of its transaction failed: an error of the abort" in done.stderr, done.stderr
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+        assert admin.describe_groups([topic])[topic].members == ()
 
 
 @pytest.mark.parametrize("call", ["produce()", "asyncio.run(aproduce())"])

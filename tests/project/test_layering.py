@@ -18,8 +18,8 @@ import pytest
 from structure import SOURCE, Import, circles, cython_imports, imports, imports_of, module_name, source_files
 
 GROUND = {
-    *("arguments", "errors", "constants", "integers", "java_properties", "limits", "offsets", "options", "quantities"),
-    *("flow", "timestamps", "_lazy"),
+    *("arguments", "errors", "constants", "end_limits", "integers", "java_properties", "limits", "offsets", "options"),
+    *("flow", "quantities", "timestamps", "_lazy"),
 }
 CORE = GROUND | {"_fast"}
 RECORD = CORE | {"record"}

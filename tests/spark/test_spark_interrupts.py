@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("functions_by_value")]
 SECONDS = 60.0
 GROUP = "spark.jobGroup.id"
+NOT_CANCELLED = "the Spark job of an interrupted call could not be cancelled"
 
 
 @pytest.fixture(params=["of Python", "of PySpark"])
@@ -181,6 +182,62 @@ def test_ctrl_c_before_the_thread_runs_starts_no_job(
     assert collected == []
 
 
+def test_an_error_before_the_job_is_raised_in_the_calling_thread(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InheritableThread sets the local properties before it calls its target, and this can fail."""
+    import pyspark
+
+    class Thread(pyspark.InheritableThread):
+        def __init__(self, target: Callable[[], object], **options: Any) -> None:
+            def fail() -> None:
+                raise AssertionError("no active context")
+
+            super().__init__(fail, **options)
+
+    monkeypatch.setattr(pyspark, "InheritableThread", Thread)
+    frame = spark.range(1)
+    errors: list[AssertionError] = []
+
+    def call() -> None:
+        try:
+            interruptible._collected_in_thread(frame)
+        except AssertionError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(interruptible.CANCEL_SECONDS)
+    assert [str(error) for error in errors] == ["no active context"]
+
+
+def test_an_error_of_the_cancellation_does_not_replace_the_interruption(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, the JVM is lost. Otherwise, exactly_once would see an ordinary error, and might try again."""
+    is_cancelled = threading.Event()
+
+    def collect(_: object) -> list[Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert is_cancelled.wait(SECONDS)
+        return []
+
+    def cancel(_: object, tag: str) -> None:
+        is_cancelled.set()
+        raise ConnectionError("the JVM\nis lost")
+
+    frame = spark.range(1)
+    monkeypatch.setattr(type(frame), "collect", collect)
+    monkeypatch.setattr(type(spark.sparkContext), "cancelJobsWithTag", cancel)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interruptible.collected(frame)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert f"{NOT_CANCELLED}: ConnectionError: the JVM\\nis lost" in caplog.text
+
+
 def test_an_error_of_the_job_is_raised_in_the_calling_thread(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 
@@ -198,6 +255,7 @@ class RemoteFrame:
         self.calls: list[str] = []
         self.sparkSession = self
         self._error = error
+        self.interrupt_error: Exception | None = None
 
     def addTag(self, tag: str) -> None:
         self.calls.append("addTag")
@@ -207,6 +265,8 @@ class RemoteFrame:
 
     def interruptTag(self, tag: str) -> None:
         self.calls.append("interruptTag")
+        if self.interrupt_error is not None:
+            raise self.interrupt_error
 
     def collect(self) -> list[Any]:
         if self._error is not None:
@@ -231,3 +291,12 @@ def test_a_job_of_spark_connect_is_interrupted_by_its_tag(error: BaseException |
         with pytest.raises(type(error)):
             interruptible.collected(frame)
     assert frame.calls == calls
+
+
+def test_an_error_of_spark_connect_does_not_replace_the_interruption(caplog: pytest.LogCaptureFixture) -> None:
+    frame: Any = RemoteFrame(KeyboardInterrupt())
+    frame.interrupt_error = ConnectionError("the server is lost")
+    with pytest.raises(KeyboardInterrupt):
+        interruptible.collected(frame)
+    assert frame.calls == ["addTag", "interruptTag", "removeTag"]
+    assert f"{NOT_CANCELLED}: ConnectionError: the server is lost" in caplog.text

@@ -131,7 +131,7 @@ def test_a_partition_without_a_leader_is_named_with_its_replicas(apache_kafka_fa
             text = str(caught.value)
             assert "orders-1" in text and "within 2 s" in text, name
             assert "the partition has no known leader" in text, name
-            assert "start a broker that has one of its replicas: 3 (offline)" in text, name
+            assert "its replica is on broker 3 (offline); start an offline broker" in text, name
     finally:
         stream.close()
     others = {**given, "assign": '{"orders":[0]}'}

@@ -24,12 +24,13 @@ from second_ctrl_c import run_producer, run_session
 
 from kcodec.broker import Broker
 from kcodec.client import Admin, Producer, TransactionHandle, WriterReceipt, aio, commit_transaction
-from kcodec.errors import AbortableTransactionError, EncodeError
+from kcodec.errors import AbortableTransactionError, EncodeError, UnknownOutcomeError
 from kcodec.offsets import TopicPartition
 from kcodec.testing.proxy import KafkaProxy
 
 LOST = "was not closed, and its transaction was neither committed nor aborted: no read_committed reader will get its"
 ABORTED = "was not closed, and its open transaction was aborted: no read_committed reader will get its records"
+NOT_ABORTED = "the open transaction could not be aborted. If it is still open, the coordinator aborts it after"
 BEGIN = """
 import asyncio, gc, os, signal, sys, threading
 from kcodec.client import GroupTransactSession, Producer, aio
@@ -235,6 +236,48 @@ def test_a_dropped_async_producer_aborts_its_transaction(
 
     asyncio.run(main())
     assert ABORTED in caplog.text and LOST not in caplog.text
+
+
+def dropped(producer: list[Producer]) -> None:
+    """Drop the only producer of the list, and wait until its work has ended."""
+    thread = producer[0]._io_loop._thread
+    assert thread is not None
+    producer.clear()
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_an_abort_without_a_response_is_not_reported_as_an_abort(
+    kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = [Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic)]
+    producer[0].begin_transaction()
+    producer[0].send(topic, b"value").result()
+    kcodec_broker.faults.add("EndTxn", drop="before")
+    dropped(producer)
+    kcodec_broker.faults.clear()
+    assert ABORTED not in caplog.text
+    assert f"{topic}: {NOT_ABORTED} transaction_timeout_ms=60000: EndTxn (abort)" in caplog.text
+    assert state_of(kcodec_broker, topic) == "Ongoing"
+
+
+def test_an_unknown_commit_is_not_reported_as_an_abort(kcodec_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """The program has begun the next transaction during the commit, and this transaction is empty."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = [Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic)]
+    producer[0].begin_transaction()
+    producer[0].send(topic, b"value").result()
+    kcodec_broker.faults.add("EndTxn", drop="after")
+    result = producer[0].commit_transaction_async(timeout=0.5)
+    producer[0].begin_transaction()
+    with pytest.raises(UnknownOutcomeError):
+        result.result()
+    kcodec_broker.faults.clear()
+    dropped(producer)
+    assert ABORTED not in caplog.text and NOT_ABORTED not in caplog.text
+    assert [record.value for record in kcodec_broker.committed(topic)] == [b"value"]
 
 
 @pytest.mark.parametrize(("run_program", "most"), [(run_producer, 800), (run_session, 2900)])

@@ -8,7 +8,10 @@ test_transactions.py.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -36,10 +39,13 @@ from kcodec.errors import (
     DeliveryTimeoutError,
     ProducerFencedError,
     TransactionStateError,
+    UnsupportedError,
 )
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.transactions import completion
+from kcodec.transactions.commit_result import CommitResult
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.markers import MOST_SKIPPED, NEEDLESS_PROBES, PROBE_SECONDS, SKIPPED_PROBES
 from kcodec.transactions.state import State
@@ -512,6 +518,81 @@ def test_a_lowered_cluster_is_not_sent_the_new_flows_end_txn() -> None:
     world.run(manager.abort())
     world.run(manager.begin())
     assert world.apis() == ["InitProducerId", "InitProducerId"]
+
+
+def test_a_lowered_cluster_is_not_sent_a_repeated_abort() -> None:
+    """The first EndTxn was sent before the level was lowered, and got no response."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("EndTxn", HANG)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.abort(1.0))
+    world.cluster.features = FinalizedFeatures(levels={"transaction.version": 1})
+    world.run(manager.identity.close_flow(1.0))
+    assert world.apis() == ["InitProducerId", "EndTxn"]
+
+
+@pytest.mark.parametrize("flow", ["close_flow", "abort_at_once"])
+def test_a_repeated_abort_only_logs_its_errors(
+    flow: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, so that the close of a session does not replace KeyboardInterrupt."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("EndTxn", HANG)
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.abort(1.0))
+
+    def fail(*_: object) -> Flow[None]:
+        yield from ()
+        raise UnsupportedError("the broker does not support EndTxn")
+
+    monkeypatch.setattr(completion, "end_transaction", fail)
+    caplog.set_level(logging.INFO, "kcodec.transactions")
+    world.run(getattr(manager.identity, flow)(1.0))
+    assert "the abort is still not confirmed: the broker does not support EndTxn" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "state"),
+    [
+        ("commit", "commit", State.IN_TRANSACTION),
+        ("abort", "abort", State.IN_TRANSACTION),
+        ("commit_async", "complete_commit", State.ABORTABLE_ERROR),
+    ],
+)
+def test_an_interruption_before_the_end_is_not_that_of_the_last_end(call: str, function: str, state: State) -> None:
+    """Ctrl-C arrives at the first line of the block that handles it. No EndTxn was sent for this transaction."""
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    transaction = world.run(manager.begin())
+    manager.context.note_sent(transaction)
+    is_entered = False
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal is_entered
+        name = frame.f_code.co_name
+        if name == "_interruptible" and event == "return":
+            is_entered = True
+        elif name == function and event == "line" and is_entered:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace if name in {"_interruptible", function} else None
+
+    arguments = (CommitResult("t", nullcontext(), lambda: None),) if call == "commit_async" else ()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            world.run(getattr(manager, call)(*arguments))
+    finally:
+        sys.settrace(before)
+    assert is_entered
+    assert not transaction.is_end_unconfirmed and not transaction.is_commit_unconfirmed
+    assert manager.context.state is state
+    world.run(manager.abort())
+    assert [one.request.committed for one in world.asked if one.api == "EndTxn"] == [True, False]
 
 
 def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:

@@ -83,6 +83,10 @@ class _ConfigRoute(Route[ConfigResource]):
         """See Route."""
         return (yield from self._others.look_up(items, timeout))
 
+    def unknown_error(self, item: ConfigResource) -> KcodecError:
+        """See Route."""
+        return self._others.unknown_error(item)
+
     def lost(self, item: ConfigResource, code: int | None) -> None:
         """See Route."""
         self._others.lost(item, code)

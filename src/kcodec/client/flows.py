@@ -32,6 +32,8 @@ else:
 
 
 log = logging.getLogger("kcodec.client")
+#: Reason in the LeaveGroup request of a consumer that the program does not close.
+NOT_CLOSED = "the application did not close the consumer"
 
 
 class Core(Protocol):
@@ -144,7 +146,8 @@ def work_of_consumer(core: ConsumerCore, group_id: str | None, name: str) -> Las
 
     if group_id is None:
         return None
-    return LastWork(name, core.selection.leave_forgotten, lambda: f"the consumer to leave group {group_id!r}")
+    text = f"the consumer to leave group {group_id!r}"
+    return LastWork(name, lambda: core.selection.leave_unclosed(NOT_CLOSED), lambda: text)
 
 
 def work_of_session(core: ConsumerCore, group_id: str, name: str, producer: ProducerCore) -> LastWork:
@@ -157,8 +160,11 @@ def work_of_session(core: ConsumerCore, group_id: str, name: str, producer: Prod
     def flow() -> Flow[None]:
         abort = producer.last_flow(name, LAST_WORK_SECONDS)
         if abort is not None:
-            yield from abort
-        yield from core.selection.leave_forgotten()
+            try:
+                yield from abort
+            except KcodecError as error:
+                log.warning("%s was not closed, and the end of its transaction failed: %s", name, error)
+        yield from core.selection.leave_unclosed(NOT_CLOSED)
 
     text = f"the session to abort its open transaction and to leave group {group_id!r}"
     return LastWork(name, flow, lambda: text, _log_of_losses(producer, name))

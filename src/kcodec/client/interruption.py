@@ -21,8 +21,6 @@ log = logging.getLogger("kcodec.producer")
 #: Maximum time that a program that is ending (Ctrl-C) waits for the close of a client: for records that are not
 #: acknowledged, for the abort of a transaction, and for leaving the group.
 INTERRUPTED_CLOSE_SECONDS = 3.0
-#: Maximum time for the abort of a transaction if such an exception leaves its block. The close of the client follows.
-INTERRUPTED_ABORT_SECONDS = 1.5
 #: Maximum time for the close of a transactional client after a connection error, while no broker responds. Earlier
 #: calls have already waited for the brokers.
 UNREACHABLE_CLOSE_SECONDS = 3.0

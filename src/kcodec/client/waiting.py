@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec._fast import SendLock
 from kcodec.arguments import check_seconds
+from kcodec.end_limits import AT_ONCE_SECONDS
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.network.interruptible import step_seconds
 from kcodec.network.not_pickled import NotPickled
@@ -54,9 +55,6 @@ T = TypeVar("T")
 GRACE_SECONDS = 1.0
 #: A thread that was woken to get buffer space, and has not run for this time, loses its position in the queue.
 LOST_SECONDS = 1.0
-#: Maximum time of the requests after an interruption of `close`. A session waits for two kinds of responses, for
-#: LEAVE_AT_ONCE_SECONDS and ABORT_AT_ONCE_SECONDS.
-AT_ONCE_SECONDS = 0.4
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 

@@ -113,12 +113,12 @@ class Cluster:
         """Return the error of a partition for which `leader` returns None."""
         found = self.topics.get(topic)
         known = found.partitions.get(partition) if found else None
-        if known is None or not known.offline_replicas:
+        if known is None or not known.replicas or not known.offline_replicas:
             return KcodecError("the partition has no known leader at the moment")
-        nodes = (f"{node} (offline)" if node in known.offline_replicas else f"{node}" for node in known.replicas)
-        brokers = ", ".join(nodes)
+        nodes = [f"{node} (offline)" if node in known.offline_replicas else f"{node}" for node in known.replicas]
+        where = f"replicas are on brokers {', '.join(nodes[:-1])} and" if len(nodes) > 1 else "replica is on broker"
         return KcodecError(
-            f"the partition has no known leader at the moment; start a broker that has one of its replicas: {brokers}"
+            f"the partition has no known leader at the moment; its {where} {nodes[-1]}; start an offline broker"
         )
 
     def leader_epoch(self, topic: str, partition: int) -> int:

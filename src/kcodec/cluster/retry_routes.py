@@ -113,6 +113,10 @@ class Controller(Route[Any]):
         self._is_stale = False
         return {}
 
+    def unknown_error(self, item: object) -> KcodecError:
+        """As in Route."""
+        return KcodecError("no broker is the controller at the moment")
+
     def lost(self, item: object, code: int | None) -> None:
         """Look the controller up again after NOT_CONTROLLER, or if the broker is gone."""
         self._is_stale = self._is_stale or code in NOT_THE_CONTROLLER

@@ -31,8 +31,9 @@ from kcodec.consumer.offset_calls import OffsetCalls
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
-from kcodec.consumer.selection_calls import LEAVE_AT_ONCE_SECONDS, SelectionCalls
+from kcodec.consumer.selection_calls import SelectionCalls
 from kcodec.consumer.waiting_report import WaitingReport
+from kcodec.end_limits import LEAVE_AT_ONCE_SECONDS
 from kcodec.errors import AuthenticationError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.network.metrics import Metrics, report_gauges
@@ -484,7 +485,7 @@ class ConsumerCore:
         return self._end_membership()
 
     def _end_membership(self) -> Flow[None]:
-        task = yield from spawn(self.selection.leave_forgotten(), "leave at once")
+        task = yield from spawn(self.selection.leave_unclosed("the consumer is closed"), "leave at once")
         yield from sleep(0)  # from here on, the interrupted close does not end the membership
         if self._closing is not None and not self._closing.done:
             self._closing.cancel()  # it may hold the lock of the group

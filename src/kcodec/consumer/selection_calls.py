@@ -25,6 +25,7 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler
+from kcodec.end_limits import LEAVE_AT_ONCE_SECONDS
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
@@ -34,8 +35,6 @@ log = logging.getLogger("kcodec.consumer")
 REJOIN_SECONDS = 3.0
 #: Time that a call that also commits or aborts reserves for leaving: seconds, and maximum share of its timeout.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
-#: Maximum wait for the response to the request to leave, after an interruption or the timeout of the call.
-LEAVE_AT_ONCE_SECONDS = 0.2
 
 
 def leaving_seconds(timeout: float) -> float:
@@ -323,12 +322,16 @@ class SelectionCalls:
                 if is_current and self._selections == selections:
                     self.remove(list(self._assignment.partitions))
 
-    def leave_forgotten(self) -> Flow[None]:
+    def leave_unclosed(self, reason: str) -> Flow[None]:
         """Leave the group without a commit and without callbacks, because the application has dropped the consumer
-        without closing it. Nothing is known about the records that it has processed."""
+        without closing it, or its close was interrupted or took too long. Nothing is known about the records that it
+        has processed.
+
+        reason: Why the consumer leaves, for the coordinator and for log lines.
+        """
         self.membership = None
         deadline = self._clock() + LEAVING_SECONDS
-        yield from self._leave_with_all(deadline, "the application did not close the consumer")
+        yield from self._leave_with_all(deadline, reason)
 
     @property
     def may_have_members(self) -> bool:

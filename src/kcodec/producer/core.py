@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.end_limits import ABORT_AT_ONCE_SECONDS, ABORT_SECONDS
 from kcodec.errors import (
     AbortableTransactionError,
     BufferFullError,
@@ -41,11 +42,6 @@ from kcodec.quantities import count_text, seconds_text
 
 if TYPE_CHECKING:
     from kcodec._fast import IoTurn
-
-#: Maximum time for the abort of a transaction if the program has not closed its producer.
-LAST_ABORT_SECONDS = 1.5
-#: The same if Ctrl-C or a cancellation interrupts the close of the producer.
-ABORT_AT_ONCE_SECONDS = 0.2
 
 
 class ProducerCore:
@@ -375,14 +371,14 @@ class ProducerCore:
         """
         if self.id_manager.transactional_id is None:
             return self.close() if self.has_unfinished else None
-        flow = self.id_manager.last_flow(name, seconds, LAST_ABORT_SECONDS)
+        flow = self.id_manager.last_flow(name, seconds, ABORT_SECONDS)
         if flow is not None:
             with self.lock:
                 self.accumulator.refusal, self.is_closed = TransportError("the producer is closed"), True
         return flow
 
     def last_text(self) -> str | None:
-        """Return a text that describes what this flow waits for."""
+        """Return a text that describes what the flow of `last_flow` waits for."""
         if self.id_manager.transactional_id is None:
             return self.waiting_text()
         return f"the end of the transaction of {self.id_manager.transactional_id!r}"

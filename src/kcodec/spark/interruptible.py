@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from kcodec.errors import one_line
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
@@ -24,6 +26,8 @@ log = logging.getLogger("kcodec.spark")
 #: Seconds to wait for the end of a cancelled job. The job may not have begun when it is cancelled for the first time.
 CANCEL_SECONDS = 10.0
 CANCEL_AGAIN_SECONDS = 0.2
+#: Maximum number of characters of an error in a log line.
+MAX_ERROR_CHARACTERS = 300
 
 
 def collected(frame: DataFrame) -> list[Row]:
@@ -53,16 +57,25 @@ def _collected_in_thread(frame: DataFrame) -> list[Row]:
     tag = _new_tag()
     future: Future[list[Row]] = Future()
 
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            context.addJobTag(tag)  # ends with this thread
-            future.set_result(frame.collect())
-        except BaseException as error:  # noqa: BLE001  raised to the caller
-            future.set_exception(error)
+    def collect() -> None:
+        context.addJobTag(tag)  # ends with this thread
+        future.set_result(frame.collect())
 
-    thread = InheritableThread(target=run, name="kcodec-spark-job", daemon=True)
+    class JobThread(InheritableThread):
+        """A thread whose errors are raised to the caller. InheritableThread sets the local properties before it calls
+        `collect`, and this fails if the context was stopped or the JVM is lost."""
+
+        def run(self) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                super().run()
+            except BaseException as error:
+                if future.done():
+                    raise
+                future.set_exception(error)
+
+    thread = JobThread(target=collect, name="kcodec-spark-job", daemon=True)
     try:
         thread.start()
         return future.result()
@@ -74,13 +87,26 @@ def _collected_in_thread(frame: DataFrame) -> list[Row]:
 
 
 def _cancel(cancel: Callable[[], None], future: Future[Any]) -> None:
-    """Cancel a job until its thread has ended."""
+    """Cancel a job, and repeat this until its thread has ended or CANCEL_SECONDS have passed."""
     deadline = time.monotonic() + CANCEL_SECONDS
     while not future.done() and time.monotonic() < deadline:
-        cancel()
+        if not _is_cancelled(cancel):
+            return
         time.sleep(CANCEL_AGAIN_SECONDS)
     if not future.done():
         log.warning("the Spark job of an interrupted call did not end in %g s after it was cancelled", CANCEL_SECONDS)
+
+
+def _is_cancelled(cancel: Callable[[], object]) -> bool:
+    """Cancel a job once. Return False and log the error if this fails, so that it does not replace the exception that
+    has interrupted the call."""
+    try:
+        cancel()
+    except Exception as error:  # noqa: BLE001  of Py4J or gRPC, for example because the JVM or the server is lost
+        text = one_line(str(error), MAX_ERROR_CHARACTERS)
+        log.warning("the Spark job of an interrupted call could not be cancelled: %s: %s", type(error).__name__, text)
+        return False
+    return True
 
 
 def _collected_remotely(frame: DataFrame) -> list[Row]:
@@ -93,7 +119,7 @@ def _collected_remotely(frame: DataFrame) -> list[Row]:
     except Exception:
         raise
     except BaseException:
-        session.interruptTag(tag)
+        _is_cancelled(lambda: session.interruptTag(tag))
         raise
     finally:
         session.removeTag(tag)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kcodec.end_limits import ABORT_SECONDS
 from kcodec.errors import DeliveryTimeoutError, KcodecError, ProducerFencedError, UnknownOutcomeError
 from kcodec.flow import Flow, wait
 from kcodec.transactions.end import end_transaction
@@ -25,8 +26,6 @@ log = logging.getLogger("kcodec.transactions")
 _FLUSHING = frozenset({*COMMITS, State.ABORTING, State.RELEASING})
 #: States in which a call other than a commit in the background ends the transaction.
 _ENDING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
-#: Maximum time to repeat an abort that got no response, when the producer ends.
-REPEATED_ABORT_SECONDS = 1.5
 
 
 class TransactionCompletion:
@@ -51,24 +50,27 @@ class TransactionCompletion:
         is_repeat = context.state is State.UNKNOWN_OUTCOME
         if is_repeat:
             self._background.raise_unretrieved()
+        self._is_end_begun = False
         with self._interruptible():
-            self._is_end_begun = False
             context.call(Event.COMMIT)
-            yield from self.complete_commit(context.now_open, deadline, is_repeat=is_repeat)
+            if is_repeat:
+                yield from self._end(context.now_open, is_commit=True, deadline=deadline)
+            else:
+                yield from self._flush_and_commit(context.now_open, deadline)
 
-    def complete_commit(
-        self, transaction: ProducerTransaction, deadline: float, *, is_repeat: bool = False
-    ) -> Flow[None]:
-        """Flush and send EndTxn, in one of the states of COMMITS."""
-        context = self._context
+    def complete_commit(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
+        """Flush and send EndTxn for a commit in the background, in one of the states of COMMITS."""
+        self._is_end_begun = False
         with self._interruptible(transaction):
-            self._is_end_begun = False
-            if not is_repeat:
-                yield from self.flush(transaction, deadline)
-                if context.state not in COMMITS:
-                    assert context.kept_error is not None
-                    raise context.kept_error.with_traceback(None)
-            yield from self._end(transaction, is_commit=True, deadline=deadline)
+            yield from self._flush_and_commit(transaction, deadline)
+
+    def _flush_and_commit(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
+        context = self._context
+        yield from self.flush(transaction, deadline)
+        if context.state not in COMMITS:
+            assert context.kept_error is not None
+            raise context.kept_error.with_traceback(None)
+        yield from self._end(transaction, is_commit=True, deadline=deadline)
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
         """Drop records that are not sent, wait for requests in flight, then send EndTxn. Raise a fatal error again."""
@@ -81,9 +83,9 @@ class TransactionCompletion:
         if context.state is State.DISCARDED:
             self._background.discard()
             return
+        self._is_end_begun = False
         try:
             with self._interruptible():
-                self._is_end_begun = False
                 context.call(Event.ABORT)
                 transaction = context.now_open
                 if context.records is not None:
@@ -237,7 +239,7 @@ class TransactionCompletion:
         yield from self._background.end_at_close(deadline)
         yield from self._until_call_ends(deadline)
         if context.state not in TO_ABORT:
-            yield from self._repeat_abort(REPEATED_ABORT_SECONDS if deadline is None else context.left(deadline))
+            yield from self._repeat_abort(ABORT_SECONDS if deadline is None else context.left(deadline))
             return
         timeout = None if deadline is None else context.left(deadline)
         log.info("%s: close aborts the open transaction", context.transactional_id)
@@ -248,14 +250,14 @@ class TransactionCompletion:
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction is open, and its end needs this producer. If other processes have its handle, they can
-        end it."""
+        """Whether a commit or an abort is in progress or not confirmed, or a transaction is open whose handle was not
+        read."""
         context = self._context
         if context.state in COMMITS or context.state is State.ABORTING or self._is_abort_unconfirmed:
             return True
         return context.state in TO_ABORT and context.open is not None and not context.open.is_shared
 
-    def end_forgotten(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None]:
+    def end_unclosed(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None]:
         """End the transaction of a producer that the program has not closed, because an open transaction blocks
         read_committed consumers. If a commit or an abort is in progress, wait for its end. Otherwise, abort the
         transaction, and never commit it. Log errors, but not if another producer has taken over the transactional id.
@@ -268,47 +270,63 @@ class TransactionCompletion:
         deadline = context.deadline(commit_seconds)
         yield from self._background.end_at_close(deadline)
         yield from self._until_call_ends(deadline)
-        if context.state not in TO_ABORT or not self.has_open:
-            yield from self._repeat_abort(abort_seconds)
-            return
-        has_records = context.now_open.is_sent or (context.records is not None and context.records.has_unfinished)
-        yield from self.abort_at_once(abort_seconds)
-        if has_records and context.state is not State.FATAL_ERROR and context.state not in TO_ABORT:
+        has_records = context.state in TO_ABORT and self.has_open and self._has_records
+        is_aborted = yield from self.abort_at_once(abort_seconds)
+        if has_records and is_aborted:
             log.warning(
                 "%s was not closed, and its open transaction was aborted: no read_committed reader will get its "
                 "records",
                 name,
             )
 
-    def abort_at_once(self, timeout: float) -> Flow[None]:
-        """Abort an open transaction if the producer is not closed, or if its close was interrupted. Log errors, but not
-        if another producer has taken over the transactional id."""
-        if self._context.state not in TO_ABORT or not self.has_open:
-            yield from self._repeat_abort(timeout)
-            return
+    @property
+    def _has_records(self) -> bool:
+        """Whether the transaction that can only be aborted contains records or offsets. In the state DISCARDED, the
+        transaction before it was sent, and its commit has an unknown outcome."""
+        context = self._context
+        is_sent = context.state is not State.DISCARDED and context.now_open.is_sent
+        return is_sent or (context.records is not None and context.records.has_unfinished)
+
+    def abort_at_once(self, timeout: float) -> Flow[bool]:
+        """Abort an open transaction if the producer is not closed, or if its close was interrupted. Return whether the
+        abort succeeded. Log errors, but not if another producer has taken over the transactional id."""
+        context = self._context
+        if context.state not in TO_ABORT or not self.has_open:
+            return (yield from self._repeat_abort(timeout))
         try:
             yield from self.abort(timeout)
         except ProducerFencedError as error:
             log.info("the open transaction was not aborted: %s", error)
         except KcodecError as error:
-            log.warning("the abort of an open transaction failed: %s", error)
+            log.warning(
+                "%s: the open transaction could not be aborted. If it is still open, the coordinator aborts it after "
+                "transaction_timeout_ms=%d: %s",
+                context.transactional_id,
+                context.transaction_timeout_ms,
+                error,
+            )
+        else:
+            return True
+        return False
 
     @property
     def _is_abort_unconfirmed(self) -> bool:
         context = self._context
         return context.state is State.UNINITIALIZED and context.open is not None and context.open.is_abort_unconfirmed
 
-    def _repeat_abort(self, timeout: float) -> Flow[None]:
+    def _repeat_abort(self, timeout: float) -> Flow[bool]:
         """If the last abort got no response, for example because the call was interrupted, send EndTxn again when the
-        producer ends. Do not send InitProducerId, because the coordinator would abort the transaction of another
-        producer that has taken over the transactional id."""
+        producer ends. Return whether the abort is now confirmed. Do not send InitProducerId, because the coordinator
+        would abort the transaction of another producer that has taken over the transactional id."""
         if not self._is_abort_unconfirmed:
-            return
+            return False
         context = self._context
-        deadline = context.deadline(min(timeout, REPEATED_ABORT_SECONDS))
+        deadline = context.deadline(min(timeout, ABORT_SECONDS))
         try:
-            yield from end_transaction(context.cluster, context.ending(context.now_open), False, deadline)
-        except Failed as failed:
-            log.info("%s: the abort is still not confirmed: %s", context.transactional_id, failed.error)
-        else:
-            context.now_open.is_abort_unconfirmed = False
+            yield from self._send_end(context.now_open, False, deadline)
+        except (Failed, KcodecError) as error:
+            why = error.error if isinstance(error, Failed) else error
+            log.info("%s: the abort is still not confirmed: %s", context.transactional_id, why)
+            return False
+        context.now_open.is_abort_unconfirmed = False
+        return True

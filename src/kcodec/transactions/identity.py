@@ -68,11 +68,11 @@ class TransactionalProducerId(ProducerIdManager):
     def last_flow(self, name: str, commit_seconds: float, abort_seconds: float) -> Flow[None] | None:
         """See ProducerIdManager."""
         completion = self._completion
-        return completion.end_forgotten(name, commit_seconds, abort_seconds) if completion.has_open else None
+        return completion.end_unclosed(name, commit_seconds, abort_seconds) if completion.has_open else None
 
     def abort_at_once(self, timeout: float) -> Flow[None]:
         """See ProducerIdManager."""
-        return self._completion.abort_at_once(timeout)
+        yield from self._completion.abort_at_once(timeout)
 
     @property
     def newest(self) -> ProducerTransaction | None:

@@ -20,7 +20,6 @@ from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.aio.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.client.flows import run_in_background, work_of_session
 from kcodec.client.interruption import (
-    INTERRUPTED_ABORT_SECONDS,
     abort_of,
     announced,
     closing_seconds,
@@ -31,13 +30,13 @@ from kcodec.client.poll_timeouts import check_poll
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.selection_calls import leaving_seconds
+from kcodec.end_limits import ABORT_AT_ONCE_SECONDS, ABORT_SECONDS
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
 from kcodec.flow import Flow, join, spawn
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
-from kcodec.producer.core import ABORT_AT_ONCE_SECONDS
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.on_delivery import call_on_delivery
 from kcodec.producer.options import ProducerConfig
@@ -154,7 +153,7 @@ class SessionTransaction:
 
     async def _end_block(self, block: SessionBlock, error: BaseException | None) -> None:
         """Commit the transaction, or abort it because an exception left the block."""
-        limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+        limit = limited_seconds(error, ABORT_SECONDS)
         own = self._flows.manager.max_block if self._timeout is None else self._timeout
         seconds = own if limit is None else min(own, limit)
         end = SessionEnd(self._flows, block, seconds).run(is_commit=error is None, error=error)

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcodec.arguments import check_seconds, partitions_of
-from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, abort_of, announced, limited_seconds
+from kcodec.client.interruption import abort_of, announced, limited_seconds
+from kcodec.end_limits import ABORT_SECONDS
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
@@ -271,7 +272,7 @@ class Transaction:
         """Return the deadline of the end of the transaction. If the program is ending (Ctrl-C), the abort gets little
         time. If it does not complete, the transaction is aborted when the next one begins, or by the coordinator."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
-        limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+        limit = limited_seconds(error, ABORT_SECONDS)
         return self._manager.cluster.clock() + (seconds if limit is None else min(seconds, limit))
 
     def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
