@@ -55,16 +55,14 @@ class KcodecDataSource(DataSource):
         """Return the schema of Spark's own Kafka source, with the columns of includeHeaders and includeBatchMeta."""
         exempt_modules()
         from kcodec.spark.columns import struct_type
-        from kcodec.spark.options import TABLES_ARE_READ, is_table, options_of_table
+        from kcodec.spark.options import is_table
 
-        if is_table(self.options) and "topic" in {name.lower() for name in self._given()}:
-            raise ValueError(TABLES_ARE_READ)
-        if reads_topics(self._given()):
-            schema = struct_type(_columns_of_topics(self._given()))
-        else:
-            schema = struct_type(_columns_of_files(self._given()))
+        given = self._given()
         if is_table(self.options):
-            schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(options_of_table(self.options))
+            _check_table(given)
+        schema = struct_type(_columns_of_topics(given) if reads_topics(given) else _columns_of_files(given))
+        if is_table(self.options):
+            schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(given)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -128,6 +126,27 @@ class KcodecDataSource(DataSource):
         return writers.stream_writer(self.options, schema)
 
 
+def _check_table(given: Mapping[str, str]) -> None:
+    """Raise ValueError if the options of a table are those of a writer, or contain a secret.
+
+    The options of a table are in the metadata of its first column. Spark copies this metadata into the catalog entries
+    and the Parquet files of everything that is made from this column.
+    """
+    from kcodec.spark.client_options import secret_option
+    from kcodec.spark.options import TABLES_ARE_READ
+
+    names = {name.lower() for name in given}
+    if "topic" in names and not names & {"path", "paths"}:
+        raise ValueError(TABLES_ARE_READ)
+    secret = secret_option(given)
+    if secret is not None:
+        raise ValueError(
+            f"a table must not have the option {secret!r}, because Spark copies the options of a table into its "
+            "catalog, into plans and into Parquet files; set kcodec.token.provider for passwords and tokens, and use a "
+            "private key without a password"
+        )
+
+
 def reads_topics(given: Mapping[str, str]) -> bool:
     """Return whether options name topics, and not files. Raise ValueError if they name both, or neither."""
     from kcodec.spark.offset_options import STRATEGIES
@@ -180,7 +199,10 @@ def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """Return the columns of a query over files. It is not known yet whether it is a stream."""
     from kcodec.spark.columns import default_columns
     from kcodec.spark.options import parse_options
+    from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 
+    limits = {name.lower() for name in LIMIT_OPTIONS}  # a batch query, which ignores them, logs a warning
+    given = {name: value for name, value in given.items() if name.lower() not in limits}
     try:
         options = parse_options(given)
     except ValueError as error:
