@@ -361,9 +361,18 @@ class SinkTransactions:
     # Progress in a compacted topic
 
     def _create_progress_topic(self) -> None:
+        """Create the topic of the progress if it does not exist. Brokers check the permission CREATE even if it does,
+        so it is described first."""
         if self._transactions is not None:
             return
-        topic = NewTopic(self.settings.progress_topic, num_partitions=1, configs=PROGRESS_CONFIGS)
+        name = self.settings.progress_topic
+        try:
+            self._admin_client().describe_topics([name])
+            return
+        except BrokerError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        topic = NewTopic(name, num_partitions=1, configs=PROGRESS_CONFIGS)
         try:
             self._admin_client().create_topics([topic])
         except BrokerError as error:
