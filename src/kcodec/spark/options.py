@@ -19,6 +19,7 @@ from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_D
 from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
 from kcodec.spark.offset_options import EARLIEST, LATEST, parse_partition_numbers, refuse_word
+from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 from kcodec.timestamps import warn_of_unit
 
 logger = logging.getLogger("kcodec.spark")
@@ -47,8 +48,7 @@ FOREIGN_OPTIONS = {
     "maxRecordsPerPartition": "files are split at batch boundaries: use minPartitions or splitBytes",
 }
 # Options of a streaming read: a batch read of Spark's own source accepts them with a warning.
-STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-STREAM_BY_FOLDED_NAME = {name.lower(): name for name in STREAM_OPTIONS}
+STREAM_BY_FOLDED_NAME = {name.lower(): name for name in LIMIT_OPTIONS}
 FOREIGN_BY_FOLDED_NAME = {name.lower(): name for name in FOREIGN_OPTIONS}
 
 
