@@ -24,7 +24,7 @@ from pyarrow import fs, parquet
 import kcodec
 from kcodec import TopicPartition
 from kcodec.client import Admin, NewTopic, Producer
-from kcodec.spark import DataLossError, LandedFile, LandingError, land, landing_folder, landings
+from kcodec.spark import DataLossError, LandedFile, LandingError, land, landing_folder, landings, offsets_of_checkpoint
 from kcodec.spark.landing_folder import LandingFolder, Manifest, StagedFile
 from kcodec.spark.planner import StreamOffsets
 from kcodec.testing.kafka import ApacheKafka
@@ -437,6 +437,19 @@ def test_arguments_that_are_invalid(tmp_path: Path, options: dict[str, Any], tex
     with pytest.raises(ValueError, match=text):
         land(nothing, "orders", tmp_path / "land", bootstrap_servers="localhost:1", **options)
     assert not (tmp_path / "land").exists()
+
+
+@pytest.mark.parametrize("path", ["dbfs:/data/orders", "s3:/bucket/orders", "hdfs:/orders"])
+def test_an_address_without_a_host_is_not_a_local_path(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"path is '{path}': the scheme '.*' is not supported without '//'; pass a local path"
+    for call in (landings, offsets_of_checkpoint):
+        with pytest.raises(ValueError, match=text):
+            call(path)
+    (tmp_path / "c:").mkdir()
+    assert landings("c:/orders") == []
 
 
 def test_a_manifest_that_is_corrupt_is_an_error(tmp_path: Path) -> None:

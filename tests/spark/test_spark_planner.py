@@ -377,6 +377,14 @@ def test_offsets_beyond_the_last_stable_offset_were_not_truncated(written: int, 
     assert all(str(loss).startswith(text) for loss, text in zip(losses, texts, strict=True))
 
 
+def test_all_offsets_of_a_deleted_partition_are_lost() -> None:
+    """A query that had read up to the end at that time does not know how many."""
+    _, losses = planner.find_losses([replace(RANGE, start=23, end=23)], {}, {})
+    assert [str(loss) for loss in losses] == [
+        "orders-0: offsets from 23 on cannot be read: the partition does not exist any more"
+    ]
+
+
 def test_a_topic_that_is_gone_or_another_one_is_a_loss() -> None:
     found, losses = planner.find_losses([RANGE], {}, {})
     assert (found, [str(loss) for loss in losses]) == (

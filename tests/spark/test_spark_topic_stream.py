@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -437,6 +439,7 @@ def test_a_topic_that_stays_missing_is_dropped(
     assert offsets(noted) == {f"{kept}-0": 2, f"{gone}-0": 2}
     again = streams.stream("", failOnDataLoss="false", **topics)
     assert again.latest_offset(noted) == noted
+    assert lag_of_docs(noted, again.report()) == {f"{kept}-0": 0, f"{gone}-0": 0}
     streams.end_grace()
     restarted = streams.stream("", failOnDataLoss="false", **topics)
     restarted.prepare_for_available_now()
@@ -451,6 +454,17 @@ def test_a_topic_that_stays_missing_is_dropped(
     strict = streams.stream("", **left)
     assert strict.ranges(noted, dropped) == []  # Spark 4.0 and 4.1 plan the last batch of the checkpoint again
     assert offsets(strict.latest_offset(dropped)) == {f"{kept}-0": 3}
+
+
+def lag_of_docs(position: Any, ends: Any) -> dict[str, int]:
+    """The result of the function `lag` of the documentation."""
+    page = (Path(__file__).parents[2] / "docs" / "spark-operations.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def lag(" in text)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    source = {"endOffset": json.dumps(position), "latestOffset": json.dumps(ends)}
+    found: dict[str, int] = names["lag"]({"sources": [source]})
+    return found
 
 
 def test_a_topic_that_is_missing_for_a_moment_continues(streams: Streams) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kcodec.spark.offset_options import parse_partition_numbers
+from kcodec.spark.paths import check_scheme
 
 NO_OFFSET = "-"
 
@@ -98,6 +99,7 @@ class _Checkpoint:
         from pyarrow import fs
 
         if filesystem is None:
+            check_scheme(path)
             filesystem, path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
         self._filesystem = filesystem
         self._path = path.removeprefix("file:").rstrip("/")

@@ -185,8 +185,10 @@ class StreamState(ABC):
         }
 
     def report(self) -> dict[str, Any] | None:
-        """Return the ends of the logs at the last `latest_offset`, without limits. The lag is computed from them."""
-        return None if self._latest is None else self._latest.to_dict()
+        """Return the ends of the logs at the last `latest_offset`, without limits. The lag is computed from them, so
+        that the result contains nothing but offsets and ids of topics."""
+        latest = self._latest
+        return None if latest is None else StreamOffsets(latest.offsets, latest.topic_ids).to_dict()
 
     def _limited(self, position: StreamOffsets, latest: StreamOffsets, logs: KnownLogs) -> StreamOffsets:
         """Return the end of the next micro-batch; the position if there is nothing to do.
