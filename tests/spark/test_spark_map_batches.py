@@ -389,7 +389,7 @@ def test_no_error_about_a_foreign_option_names_python(is_write: bool) -> None:
 @pytest.mark.parametrize("source", [["a", "b"], ("a", "b"), {"subscribe": ["a", "b"]}, {"SUBSCRIBE": ("a", "b")}])
 def test_topics_may_be_a_list(source: Any) -> None:
     options = options_of_source(source)
-    assert TopicSource.of({"bootstrap_servers": "b:1", **options}).topics().subscribe == ("a", "b")
+    assert TopicSource.of({"bootstrap_servers": "b:1", **options}).topics.subscribe == ("a", "b")
 
 
 @pytest.mark.parametrize("source", [5, None, {"a", "b"}, [1], b"orders"])

@@ -24,7 +24,7 @@ from kcodec.errors import AdminError, OffsetOutOfRangeError
 from kcodec.reading import bounded_read
 from kcodec.reading.bounded_read import BoundedRead
 from kcodec.reading.partition_read import FetchedResponse, PartitionRead
-from kcodec.spark import topic_stream
+from kcodec.spark import offset_options, topic_stream
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.stream_state import MISSING_GRACE_SECONDS
@@ -321,6 +321,23 @@ def test_new_partitions_begin_at_the_earliest_offset(streams: Streams) -> None:
     with pytest.raises(DataLossError, match=rf"{topic}-1: offsets 0 to 1 cannot be read: the partition is new"):
         stream.ranges(start, end)
     assert (1, 2, 4) in spans(streams.stream(topic, failOnDataLoss="false").ranges(start, end))
+
+
+def test_options_are_parsed_once_for_a_query(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With `assign`, the JSON can name thousands of partitions. A warning about an option is logged once."""
+    parsed: list[Any] = []
+    parse = offset_options.parse_source_topics
+    monkeypatch.setattr(offset_options, "parse_source_topics", lambda options: parsed.append(options) or parse(options))
+    topic = streams.topic(partitions=3, records=2)
+    assigned = {"assign": json.dumps({topic: [0, 2]}), "startingTimestamp": "1700000000"}
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        stream = streams.stream("", **assigned)
+        end = stream.latest_offset(stream.initial_offset())
+    assert offsets(stream.latest_offset(end)) == {f"{topic}-0": 2, f"{topic}-2": 2}
+    assert len(parsed) == 1
+    assert messages(caplog).count("is used unchanged") == 1
 
 
 def test_topics_that_a_pattern_matches_later(streams: Streams) -> None:

@@ -250,8 +250,7 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
     from kcodec.spark.topic_stream import TopicStream
 
     offsets, ids = ({}, {}) if before is None else (before.offsets, before.topic_ids)
-    wanted = topics.topics()
-    read = {each for each in offsets if each in wanted.partitions({each.topic: each.partition + 1})}
+    read = {each for each in offsets if topics.topics.includes(each)}
     names = {each.topic for each in read}
     known = StreamOffsets(
         {each: offset for each, offset in offsets.items() if each in read},
@@ -308,7 +307,7 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
         logger.warning("%s", loss)
         del offsets[loss.partition]
     known = {each.topic for each in offsets}
-    is_whole = topics.starting().kind == "earliest"
+    is_whole = topics.starting.kind == "earliest"
     for each in bounds:
         position = offsets.get(each.topic_partition)
         if position is None and each.topic in renewed and each.start > 0 and not is_whole:

@@ -33,7 +33,8 @@ NEEDS_SPARK_4 = (
 def range_stream(spark: SparkSession, source: TopicSource) -> DataFrame:
     """Return a streaming DataFrame with a row for each range of a micro-batch. Raise NotImplementedError on Spark 3.5.
 
-    The data source is registered for this call only, by a name of its own, and holds the options: they are in no plan.
+    The data source stays registered with its own name until the session ends. It contains the options, so that they are
+    in no plan.
     """
     try:
         from pyspark.sql.datasource import DataSource

@@ -87,7 +87,7 @@ class TopicStream(StreamState):
         self._known = None
         logs = self._logs(None)
         latest = {**self._list(logs.partitions, "latest"), **(self._frozen or {})}
-        limit, level = self._source.starting(), self._source.isolation_level
+        limit, level = self._source.starting, self._source.isolation_level
         times = self._request(lambda admin: offsets_at(admin, limit, logs.partitions, level))
         offsets = planner.resolve_offsets(limit, logs.partitions, logs.earliest, latest, times, is_start=True)
         return offsets, logs.ids
@@ -168,7 +168,7 @@ class TopicStream(StreamState):
     def _looked_up(
         self, position: StreamOffsets | None, now: float, may_miss: bool, attempts: int = LIST_ATTEMPTS
     ) -> KnownLogs:
-        wanted = self._source.topics()
+        wanted = self._source.topics
         known = set() if position is None else {partition.topic for partition in position.offsets}
         may_miss = may_miss or (position is not None and not self._source.fails_on_data_loss)
         waited = False
@@ -187,7 +187,7 @@ class TopicStream(StreamState):
             if each.partition < counts.get(each.topic, 0) or (position is None and not may_miss)
         ]
         read = {partition.topic for partition in partitions}
-        missing = {topic for topic in known - set(counts) if self._is_topic_wanted(topic)}
+        missing = {topic for topic in known - set(counts) if wanted.includes_topic(topic)}
         texts = {topic: id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
         try:
             earliest = self._list(partitions, "earliest")
@@ -199,11 +199,7 @@ class TopicStream(StreamState):
         return KnownLogs(partitions, texts, earliest, missing, now, waited)
 
     def _is_wanted(self, partition: TopicPartition) -> bool:
-        assigned = self._source.topics().assign
-        return partition in assigned if assigned else self._is_topic_wanted(partition.topic)
-
-    def _is_topic_wanted(self, topic: str) -> bool:
-        return any(each.topic == topic for each in self._source.topics().partitions({topic: 1}))
+        return self._source.topics.includes(partition)
 
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         logs, ends = self._logs_and_ends(position)

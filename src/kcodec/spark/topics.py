@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -182,8 +183,8 @@ class TopicSource:
             planning.pop(GROUP_ID, None),
             TriggerLimits.of(planning),
         )
-        source.topics()
-        source.starting()
+        # Read the properties, which raise the errors of their options.
+        _ = source.topics, source.starting
         source._ending()
         source._cuts()
         if not is_stream:
@@ -195,12 +196,14 @@ class TopicSource:
         for name in [*given, *(name for name in LIMIT_OPTIONS if name in self.planning)]:
             logger.warning("option %s is ignored in batch queries", name)
 
+    @cached_property
     def topics(self) -> offset_options.SourceTopics:
-        """Return the topics that the query reads."""
+        """The topics that the query reads."""
         return offset_options.parse_source_topics(self.planning)
 
+    @cached_property
     def starting(self) -> offset_options.OffsetLimit:
-        """Return where the query starts."""
+        """Where the query starts."""
         return offset_options.parse_offset_limit(self.planning, "starting", is_stream=self.is_stream)
 
     def _ending(self) -> offset_options.OffsetLimit:
@@ -244,10 +247,10 @@ class TopicSource:
 
         Raise the errors of `plan`.
         """
-        starting, ending, level = self.starting(), self._ending(), self.isolation_level
+        starting, ending, level = self.starting, self._ending(), self.isolation_level
         with self.admin() as admin:
-            ids, counts = find_topics(admin, self.topics())
-            partitions = self.topics().partitions(counts)
+            ids, counts = find_topics(admin, self.topics)
+            partitions = self.topics.partitions(counts)
             if not partitions:
                 return []
             earliest = list_offsets(admin, dict.fromkeys(partitions, "earliest"), level)
