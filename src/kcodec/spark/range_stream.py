@@ -60,7 +60,9 @@ def range_stream(spark: SparkSession, source: TopicSource) -> DataFrame:
 def _range_reader(source: TopicSource) -> DataSourceStreamReader:
     """Return the stream reader of format("kcodec") for the version of Spark that runs, but for what tasks yield."""
     from kcodec.spark.stream_readers import TopicQuery, stream_reader
+    from kcodec.spark.workers import prepare_worker
 
+    prepare_worker()
     base: Any = type(stream_reader(TopicQuery(source)))
 
     class RangeReader(base):  # type: ignore[misc]

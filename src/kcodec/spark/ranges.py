@@ -23,7 +23,7 @@ from kcodec.spark.columns import SparkColumn
 from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST
 from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import prepare_worker
 from kcodec.timestamps import unit_hint
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def plan_paths(
 def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[pa.RecordBatch]:
     """Return the rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is
     logged."""
-    exempt_modules()
+    prepare_worker()
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
         options = StreamOptions(

@@ -23,7 +23,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.spark.client_options import with_credentials
 from kcodec.spark.sink_cells import CellReader
 from kcodec.spark.sink_columns import SinkColumns
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +167,7 @@ class TaskWriter:
                 f"attempt {context.attemptNumber()} of a task that writes to {self.topic!r}: only the first attempt "
                 "may write; the batch is written again in a new transaction"
             )
-        exempt_modules()
+        prepare_worker()
         number = context.partitionId()
         report = pickle.dumps(self.write(number, batches))
         yield pa.record_batch(

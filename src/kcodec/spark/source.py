@@ -6,7 +6,7 @@ headers of batches. It finds the partitions, resolves their transactions, conver
 files into ranges at batch boundaries. Each range contains the outcomes of its transactions.
 
 Spark starts a Python process for each streaming query, and this process imports this module. The methods import other
-modules only after a call of `exempt_modules`. A garbage collection of all modules that PySpark has loaded would take
+modules only after a call of `prepare_worker`. A garbage collection of all modules that PySpark has loaded would take
 longer than these imports.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from kcodec.spark.workers import SentToTasks, exempt_modules
+from kcodec.spark.workers import SentToTasks, prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class KcodecDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of Spark's own Kafka source, with the columns of includeHeaders and includeBatchMeta."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark.columns import struct_type
         from kcodec.spark.options import is_table
 
@@ -67,7 +67,7 @@ class KcodecDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark.columns import columns_of_schema
 
         given = self._table_options(schema) | self._given()
@@ -94,7 +94,7 @@ class KcodecDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query, which raises the errors of options when the query starts."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark.columns import columns_of_schema
         from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
 
@@ -113,14 +113,14 @@ class KcodecDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark import writers  # which imports the clients
 
         return writers.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; all output modes append."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark import writers
 
         return writers.stream_writer(self.options, schema)

@@ -36,7 +36,7 @@ from kcodec.spark.client_options import (
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
 from kcodec.spark.convert import Renamed, log_task
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -302,7 +302,7 @@ class TopicSource:
 
         on_end: Called at the end with the number of lost offsets and the number of skipped corrupt batches.
         """
-        exempt_modules()
+        prepare_worker()
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
         columns = [column.column for column in self.columns] or ["offset"]  # without a column only rows are counted
         try:

@@ -42,7 +42,7 @@ from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
 from kcodec.spark.topics import OBJECTS, PEM_FILES
-from kcodec.spark.workers import SentToTasks, exempt_modules
+from kcodec.spark.workers import SentToTasks, prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -237,7 +237,7 @@ class KcodecStreamWriter(SentToTasks, StreamArrowWriter):  # type: ignore[misc]
 
 
 def _log_commit(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
-    exempt_modules()  # Spark collects garbage after each commit, too
+    prepare_worker()  # Spark collects garbage after each commit, too
     rows = [message.rows for message in messages if isinstance(message, WrittenRows)]
     logger.info("%s: %d rows of %d tasks are written", what, sum(rows), len(rows))
 
@@ -260,7 +260,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options:
     Raise KcodecError for the first error, whose text has the numbers of the rows in this task. The producer is kept
     for later calls with the same options, and closed after an error.
     """
-    exempt_modules()
+    prepare_worker()
     began = time.monotonic()
     task: _TaskRows | None = None
     try:
