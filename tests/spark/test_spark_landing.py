@@ -377,6 +377,20 @@ def test_the_second_of_two_calls_at_once_is_discarded(
     assert visible(tmp_path) == consumed(servers, topic)
 
 
+def test_old_manifests_can_be_deleted(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    """`land` needs only the last one."""
+    options: dict[str, Any] = {"bootstrap_servers": servers, "maxOffsetsPerTrigger": 100}
+    first, second = (land(spark, topic, str(tmp_path), **options) for _ in range(2))
+    manifests = sorted((tmp_path / "_landings").glob("*.json"))
+    assert len(manifests) == 2
+    manifests[0].unlink()
+    third = land(spark, topic, str(tmp_path), **options)
+    assert [first.number, second.number, third.number] == [1, 2, 3]
+    assert [each.number for each in landings(str(tmp_path))] == [2, 3]
+    rows = spark.read.parquet(str(tmp_path)).select("partition", "offset").collect()
+    assert len(rows) == len(set(rows)) == first.rows + second.rows + third.rows
+
+
 def test_a_filesystem_of_pyarrow(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     """Without hard links, as an object store: the same steps by its own operations."""
     inner = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())

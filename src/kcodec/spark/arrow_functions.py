@@ -95,9 +95,8 @@ def decode_partition(
     another file counts as open. An item that is None is skipped. Options are those of
     ``decode_in_arrow``; a timestamp is an aware datetime, headers a list of (name, value) or None.
 
-    Its cost: a Python object for every field. Rows made into a DataFrame this way take 5 to 10 times as long as by
-    ``decode_in_arrow`` (5 with ``verifySchema=False``), as each is pickled, unpickled and converted on its own. Use it
-    where an RDD is what you need.
+    This function makes a Python object for each field, so it is 5 to 10 times slower than ``decode_in_arrow`` (5 times
+    with ``verifySchema=False``). Use it if you need an RDD.
 
     An error names the row of the task, counted from 0, or the file. Raise TypeError for a row that is neither bytes nor
     a path.

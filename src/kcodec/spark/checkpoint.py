@@ -23,8 +23,8 @@ NO_OFFSET = "-"
 def offsets_of_checkpoint(path: str, *, source: int | str | None = None, filesystem: Any = None) -> str:
     """Return the next offsets of a query that read with ``format("kafka")``, to be passed as `startingOffsets`.
 
-    They are the end of the last batch that is committed in the checkpoint. A batch that was only begun is to be read
-    again: stop the query before. Without a committed batch they are where the query started.
+    They are the end of the last batch that is committed in the checkpoint. A batch that is not committed must be
+    read again, so stop the query first. Without a committed batch they are where the query started.
 
     path: of the checkpoint, `checkpointLocation` of the query: a local path, or an address that pyarrow resolves
     (``s3://...``). filesystem: a ``pyarrow.fs.FileSystem`` that `path` is in. source: the number of the Kafka source

@@ -87,8 +87,8 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Return the options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
-    options = dict(_known(options_of_table(given) if is_table(given) else given))
+    """Return the options of a read. Raise ValueError if an option is unknown, invalid, or has no meaning for files."""
+    options = dict(_known(given))
     for old, new in RENAMED.items():
         take_renamed(options, old, new)
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
@@ -162,10 +162,7 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     several = json.loads(options["paths"]) if "paths" in options else []
     paths = (*([options["path"]] if "path" in options else []), *several)
     if not paths:
-        raise ValueError(
-            'no path is given: spark.read.format("kcodec").load("/path/to/topic-0"); a table needs LOCATION or the '
-            "option path, and no list of columns, as Spark passes no option to a table with one"
-        )
+        raise ValueError("no path is given: option 'paths' is an empty list")
     return paths
 
 

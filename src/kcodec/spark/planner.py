@@ -90,14 +90,8 @@ def _check_partitions(limit: OffsetLimit, partitions: Collection[TopicPartition]
 
 
 def ranges_between(starts: PartitionOffsets, ends: PartitionOffsets) -> list[OffsetRange]:
-    """Return the range of each partition. Raise ValueError where the end is below the start."""
-    ranges = []
-    for partition in sorted(ends):
-        start, end = starts[partition], ends[partition]
-        if start > end:
-            raise ValueError(f"the start offset {start} is greater than the end offset {end} for {partition}")
-        ranges.append(OffsetRange(*partition, start, end))
-    return ranges
+    """Return the range of each partition. The caller has checked that no end is below its start."""
+    return [OffsetRange(*partition, starts[partition], ends[partition]) for partition in sorted(ends)]
 
 
 def why_inverted(
@@ -325,14 +319,10 @@ def readable_ranges(
     latest: PartitionOffsets,
     *,
     fail_on_data_loss: bool,
-    expected_ids: Mapping[str, str] | None = None,
-    found_ids: Mapping[str, str] | None = None,
     high_watermarks: PartitionOffsets | None = None,
 ) -> tuple[list[OffsetRange], list[DataLoss]]:
     """Return as `find_losses`, for the caller to log; raise DataLossError if there is a loss and fail_on_data_loss."""
-    kept, losses = find_losses(
-        ranges, earliest, latest, expected_ids=expected_ids, found_ids=found_ids, high_watermarks=high_watermarks
-    )
+    kept, losses = find_losses(ranges, earliest, latest, high_watermarks=high_watermarks)
     if losses and fail_on_data_loss:
         raise DataLossError(losses)
     return kept, losses
@@ -350,7 +340,13 @@ def start_new_partitions(
         first = started[partition] = earliest[partition]
         if first > 0:
             losses.append(
-                DataLoss(partition, 0, first, f"the partition is new to the query and begins at offset {first}")
+                DataLoss(
+                    partition,
+                    0,
+                    first,
+                    f"the partition is new to the query and begins at offset {first}, which is expected if an existing "
+                    "topic was added to the query",
+                )
             )
     return started, losses
 

@@ -238,8 +238,10 @@ def _start(options: SourceOptions, log: logs.Log) -> int | None:
 
 
 def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
-    """Return the offset before which the read ends; None means at the log's end. A timestamp nothing matches is the
-    end."""
+    """Return the offset before which the read ends, or None for the end of the log.
+
+    If no record has this timestamp or a later one, return None.
+    """
     number = _number(bound, log)
     if number is None or (bound.kind == "offset" and number == LATEST):
         return None

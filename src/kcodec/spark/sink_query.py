@@ -251,7 +251,7 @@ def frame_of(df: Any) -> DataFrame:
     """Return the DataFrame, of a DataStreamWriter the one that it writes. Raise TypeError or ValueError for others."""
     if ".connect." in type(df).__module__:
         raise ValueError(
-            "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
+            "exactly_once needs a classic Spark session: through Spark Connect a query's id and the slots are not "
             "known; run the job on the driver (spark-submit)"
         )
     # A DataFrame has its columns as attributes, so its class is checked.

@@ -231,8 +231,8 @@ class KcodecReader(SentToTasks, DataSourceReader):
         )
 
     def partitions(self) -> list[InputPartition]:
-        """Return one InputPartition with its ranges for each task. Never return an empty list, for which Spark 4.1
-        creates a None."""
+        """Return one InputPartition with its ranges for each task. Never return an empty list: Spark 4.1 then
+        creates a partition with the value None."""
         from kcodec.spark import ranges
 
         tasks = ranges.plan_tasks(self._options, self._reading)

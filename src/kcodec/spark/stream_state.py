@@ -128,8 +128,8 @@ class StreamState(ABC):
         """Return the end of the next micro-batch. Return `start` if there are no new offsets, or not enough.
 
         start: the end of the one before. None: Spark does not pass it (4.0 and 4.1), so that it is the end that was
-        returned or planned last. These versions plan the last batch of the checkpoint first, even if it is complete: a
-        query without one is new.
+        returned or planned last. On a restart, Spark 4.0 and 4.1 first call `partitions(offset, offset)` with the last
+        offset of the checkpoint. If no position is known, the query is therefore new.
         is_limited: False for the read limit ReadAllAvailable, which overrides all options.
         """
         if start is None and self._position is None:

@@ -22,7 +22,8 @@ class TopicReader(SentToTasks, DataSourceReader):
         self._source = source
 
     def partitions(self) -> list[InputPartition]:
-        """Return one InputPartition for each task; never none, for which Spark makes up one with the value None."""
+        """Return one InputPartition for each task. Never return an empty list: Spark 4.1 then creates a partition with
+        the value None."""
         return [InputPartition([each]) for each in self._source.plan()] or [InputPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
