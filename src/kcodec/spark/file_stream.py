@@ -107,12 +107,12 @@ class GrowingPartition:
         self._identities: dict[str, int | None] = {}
         self._aborted: list[AbortedTransaction] = []
         self._is_committed = options.reading.isolation_level == "read_committed"
-        first, place = log.segments[0], START
+        first, position = log.segments[0], START
         if not self._is_committed and start is not None:  # no transaction to look for below the start
             first = [first, *(each for each in log.segments[1:] if (each.base_offset or 0) <= start)][-1]
-            place = position_of_offset(first, start, options.files.limits)
+            position = position_of_offset(first, start, options.files.limits)
         self._growing = GrowingLog(log.path, first, options.files.limits, is_alone=False)
-        self._growing.begin_at(place.position, place.first_offset)
+        self._growing.begin_at(position.position, position.first_offset)
 
     def look(self) -> int:
         """Walk appended batches. Return the offset up to which records can be read.
@@ -165,22 +165,22 @@ class GrowingPartition:
         """Return whether a walked segment was deleted, or replaced by a compacted one."""
         return any(_identity(path) != known for path, known in self._identities.items())
 
-    def file_ranges(self, wanted: OffsetRange) -> Iterator[FileRange]:
+    def file_ranges(self, requested: OffsetRange) -> Iterator[FileRange]:
         """Yield the byte ranges of complete batches that contain a range of offsets."""
-        self._cut(wanted.start, lambda batch: batch.next_offset > wanted.start)
-        self._cut(wanted.end, lambda batch: batch.base_offset >= wanted.end)
-        verdict = logs.Verdict.of_aborted(self._aborted, self.start_offset)
+        self._cut(requested.start, lambda batch: batch.next_offset > requested.start)
+        self._cut(requested.end, lambda batch: batch.base_offset >= requested.end)
+        outcomes = logs.Verdict.of_aborted(self._aborted, self.start_offset)
         for piece in self._pieces:
-            if piece.next_offset > wanted.start and piece.first_offset < wanted.end:
+            if piece.next_offset > requested.start and piece.first_offset < requested.end:
                 segment, first = piece.segment, piece.first_offset
                 yield FileRange(
                     ByteRange(segment.path, piece.start, piece.end, first, False, segment.storage),
                     piece.end - piece.start,
-                    verdict.between(first, piece.next_offset),
+                    outcomes.between(first, piece.next_offset),
                     self.log.topic,
                     self.log.partition,
-                    wanted.start,
-                    wanted.end,
+                    requested.start,
+                    requested.end,
                 )
 
     def _cut(self, offset: int, is_behind: Callable[[RecordBatch], bool]) -> None:
@@ -339,7 +339,7 @@ class FileStream(StreamState):
             end = found.end
         return end if start is None or start > found.log_end else max(start, end)
 
-    def _is_wanted(self, partition: TopicPartition) -> bool:
+    def _is_requested(self, partition: TopicPartition) -> bool:
         return True
 
     def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -366,5 +366,5 @@ def _identity(path: str) -> int | None:
 
 
 def _topic_id(path: str) -> str | None:
-    place = Path(path, "partition.metadata")
-    return logs.read_partition_metadata(str(place)).topic_id if place.is_file() else None
+    path_of_metadata = Path(path, "partition.metadata")
+    return logs.read_partition_metadata(str(path_of_metadata)).topic_id if path_of_metadata.is_file() else None

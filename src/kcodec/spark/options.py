@@ -133,9 +133,9 @@ def options_of_table(properties: Mapping[str, str]) -> dict[str, str]:
     """
     prefix = "option."
     options = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
-    place = properties.get("path", properties.get("location"))
-    names_place = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
-    return options if place is None or names_place else {**options, "path": place}
+    path = properties.get("path", properties.get("location"))
+    names_path = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
+    return options if path is None or names_path else {**options, "path": path}
 
 
 def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

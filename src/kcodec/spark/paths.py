@@ -52,19 +52,19 @@ def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
     Hidden files, indexes, snapshots and checkpoints are passed over. FileNotFoundError for a path or glob where there
     is nothing to read, ValueError for a file that is no segment, or an address on another machine.
     """
-    wanted: dict[Path, set[str] | None] = {}
+    requested: dict[Path, set[str] | None] = {}
     for pattern in patterns:
         matches = list(_matches(local_path(pattern)))
         if not matches:
             raise FileNotFoundError(f"{pattern}: found no .log file and no partition directory")
         for directory, segment in matches:
-            names = wanted.setdefault(directory, set())
+            names = requested.setdefault(directory, set())
             if segment is None:
-                wanted[directory] = None
+                requested[directory] = None
             elif names is not None:
                 names.add(segment)
     found = []
-    for directory, names in sorted(wanted.items()):
+    for directory, names in sorted(requested.items()):
         if names is None:
             found.append(FoundPartition(str(directory)))
             continue

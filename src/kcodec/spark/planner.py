@@ -135,10 +135,10 @@ def cut_ranges(
     small = [each for each in found if _part_count(each.size, total, min_partitions) == 1]
     small_partitions = {each.topic_partition for each in small}
     large = total - sum(each.size for each in small)
-    wanted = max(min_partitions - len(small), 1)
+    requested = max(min_partitions - len(small), 1)
     cut: list[OffsetRange] = []
     for each in found:
-        count = 1 if each.topic_partition in small_partitions else _part_count(each.size, large, wanted)
+        count = 1 if each.topic_partition in small_partitions else _part_count(each.size, large, requested)
         cut += _divided(each, count)
     return [each for each in cut if each.size > 0]
 

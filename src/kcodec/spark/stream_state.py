@@ -86,7 +86,7 @@ class StreamState(ABC):
         """Return the logs, and the offset up to which each can be read: at least the position, unless it is lost."""
 
     @abstractmethod
-    def _is_wanted(self, partition: TopicPartition) -> bool:
+    def _is_requested(self, partition: TopicPartition) -> bool:
         """Return whether the options name a partition."""
 
     @abstractmethod
@@ -286,7 +286,7 @@ class StreamState(ABC):
         ranges = [
             OffsetRange(*partition, offset, max(offset, ends.get(partition, 0)))
             for partition, offset in sorted(position.offsets.items())
-            if self._is_wanted(partition)
+            if self._is_requested(partition)
         ]
         latest = {partition: ends[partition] for partition in logs.partitions if partition in ends}
         _, losses = planner.find_losses(
@@ -295,7 +295,7 @@ class StreamState(ABC):
         dropped = [
             DataLoss(partition, offset, None, "the options of the query do not name the partition any more")
             for partition, offset in position.offsets.items()
-            if not self._is_wanted(partition)
+            if not self._is_requested(partition)
         ]
         found = [*losses, *dropped]
         if found and not set(position.offsets) & set(logs.partitions):

@@ -279,10 +279,10 @@ class TopicSource:
                         for each in inverted
                     )
                 )
-            wanted = planner.ranges_between(starts, ends)
-            beyond = [each.topic_partition for each in wanted if each.end > latest[each.topic_partition]]
+            requested = planner.ranges_between(starts, ends)
+            beyond = [each.topic_partition for each in requested if each.end > latest[each.topic_partition]]
             ranges, losses = planner.readable_ranges(
-                wanted,
+                requested,
                 earliest,
                 latest,
                 fail_on_data_loss=self.fails_on_data_loss,
@@ -374,15 +374,15 @@ def _take_decoding(planning: dict[str, str], reading: dict[str, Any]) -> None:
         )
 
 
-def find_topics(admin: Admin, wanted: offset_options.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+def find_topics(admin: Admin, requested: offset_options.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
     """Return the id of each topic and the number of its partitions. Raise BrokerError for one that does not exist."""
-    if wanted.pattern is not None:
+    if requested.pattern is not None:
         listed = admin.list_topics()
         return (
             {name: one.topic_id for name, one in listed.items()},
             {name: one.num_partitions for name, one in listed.items()},
         )
-    names = wanted.subscribe or tuple({partition.topic for partition in wanted.assign})
+    names = requested.subscribe or tuple({partition.topic for partition in requested.assign})
     found = admin.describe_topics(names)
     return (
         {name: one.topic_id for name, one in found.items()},
@@ -405,10 +405,10 @@ def offsets_at(
     if limit.kind != "timestamps":
         return {}
     times = limit.each if limit.each is not None else dict.fromkeys(partitions, limit.timestamp)
-    wanted: dict[TopicPartition, str | int] = {
+    requested: dict[TopicPartition, str | int] = {
         partition: time for partition, time in times.items() if partition in partitions and time is not None
     }
-    found = list_offsets(admin, wanted, level) if wanted else {}
+    found = list_offsets(admin, requested, level) if requested else {}
     return {partition: offset for partition, offset in found.items() if offset >= 0}
 
 
