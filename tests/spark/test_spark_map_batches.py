@@ -26,7 +26,7 @@ from kcodec.spark import land, map_batches, schema
 from kcodec.spark.batch_functions import options_of_source
 from kcodec.spark.client_options import why_refused
 from kcodec.spark.planner import DataLossError
-from kcodec.spark.topics import TopicSource
+from kcodec.spark.topic_source import TopicSource
 from kcodec.testing.kafka import ApacheKafka
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import kcodec
 from kcodec import TopicPartition
 from kcodec.spark import columns
-from kcodec.spark.options import FOREIGN_OPTIONS, Bound, parse_options
+from kcodec.spark.file_options import FOREIGN_OPTIONS, Bound, parse_options
 from kcodec.spark.paths import FoundPartition, find_partitions
 
 EACH = '{"orders":{"0":23,"1":45}}'

@@ -13,8 +13,8 @@ import pytest
 from kcodec import timestamps
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import offset_options, planner
+from kcodec.spark.file_options import parse_options
 from kcodec.spark.offset_options import EARLIEST, LATEST, OffsetLimit
-from kcodec.spark.options import parse_options
 from kcodec.spark.planner import DataLossError, StreamOffsets
 
 if TYPE_CHECKING:

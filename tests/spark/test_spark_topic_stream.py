@@ -28,8 +28,8 @@ from kcodec.spark import offset_options, topic_stream
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.stream_state import MISSING_GRACE_SECONDS
+from kcodec.spark.topic_source import TopicSource
 from kcodec.spark.topic_stream import METADATA_SECONDS, SAMPLE_BYTES, SAMPLE_SECONDS, TopicStream
-from kcodec.spark.topics import TopicSource
 from kcodec.spark.trigger_limits import TriggerLimits
 from kcodec.testing.kafka import ApacheKafka
 

@@ -20,9 +20,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import kcodec
 from kcodec.client import Producer
+from kcodec.spark.batch_readers import TopicReader
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
-from kcodec.spark.topic_source import TopicReader
-from kcodec.spark.topics import TopicSource
+from kcodec.spark.topic_source import TopicSource
 from kcodec.spark.workers import LOG_LEVEL, WORKER_VARIABLES, for_workers
 from kcodec.spark.writers import batch_writer, stream_writer
 from kcodec.testing.kafka import ApacheKafka

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
 #: The Arrow types of Spark's flat types.
 ARROW_TYPES = {
@@ -80,7 +80,7 @@ def map_batches(
     Raise ValueError for an option that is unknown or invalid, NotImplementedError for a stream on Spark 3.5, and what
     brokers respond; a stream raises the latter when it runs.
     """
-    from kcodec.spark.topics import TopicSource  # which imports the clients
+    from kcodec.spark.topic_source import TopicSource  # which imports the clients
     from kcodec.spark.workers import for_workers
 
     if not callable(function):

@@ -25,10 +25,10 @@ from kcodec.log.segment import walk_headers
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import offset_options, planner
 from kcodec.spark.columns import SparkColumn
-from kcodec.spark.options import SourceOptions, parse_options
+from kcodec.spark.file_options import SourceOptions, parse_options
+from kcodec.spark.file_ranges import FileRange, RangeOptions, Task, packed
 from kcodec.spark.paths import FoundPartition, find_partitions
 from kcodec.spark.planner import StreamOffsets
-from kcodec.spark.ranges import FileRange, RangeOptions, Task, packed
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, TriggerLimits
 
@@ -214,7 +214,7 @@ class FileStream(StreamState):
 
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         self._listed_at = None
-        known, latest = self._look(None)
+        known, latest = self._find_logs_and_ends(None)
         limit = self._options.starting()
         times: dict[TopicPartition, int] = {}
         for partition in known.partitions if limit.kind == "timestamps" else ():
@@ -230,11 +230,11 @@ class FileStream(StreamState):
 
     def prepare_for_available_now(self) -> None:
         """Store the ends of the logs, up to which the query reads with Trigger.AvailableNow."""
-        _, self._frozen = self._look(None)
+        _, self._frozen = self._find_logs_and_ends(None)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
         """Return the ranges for each task of the micro-batch between two positions."""
-        self._look(StreamOffsets.from_dict(start))
+        self._find_logs_and_ends(StreamOffsets.from_dict(start))
         found, last = self._offset_ranges(start, end)
         for partition, offset in StreamOffsets.from_dict(start).offsets.items():
             if partition in self._partitions:
@@ -268,7 +268,7 @@ class FileStream(StreamState):
 
     # The logs and their offsets
 
-    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+    def _find_logs_and_ends(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         now = self._clock()
         offsets = {} if position is None else position.offsets
         if self._listed_at is None or now - self._listed_at >= LISTING_SECONDS:
@@ -343,7 +343,7 @@ class FileStream(StreamState):
         return True
 
     def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._look(None)
+        self._find_logs_and_ends(None)
         known = {partition: self._partitions[partition] for partition in partitions if partition in self._partitions}
         return {**dict.fromkeys(partitions, 0), **{each: found.start_offset for each, found in known.items()}}
 

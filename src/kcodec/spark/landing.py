@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from kcodec.spark.batch_functions import Function, options_of_source, results_of
+from kcodec.spark.collect import collect_rows
 from kcodec.spark.columns import columns_named, suggestion
-from kcodec.spark.interruptible import collected
 from kcodec.spark.landing_folder import (
     COUNTS,
     LandedFile,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kcodec.offsets import OffsetRange
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
 __all__ = ["LandedFile", "Landing", "LandingError", "land", "landings"]
 logger = logging.getLogger("kcodec.spark")
@@ -117,7 +117,7 @@ def land(
     - LandingError if another call has committed meanwhile, or if the driver does not find the files of the tasks;
     - errors of brokers, and what Spark raises if a task fails.
     """
-    from kcodec.spark.topics import TopicSource  # which imports the clients
+    from kcodec.spark.topic_source import TopicSource  # which imports the clients
 
     if format != "parquet":
         raise ValueError(f"format is {format!r}: expected 'parquet'")
@@ -237,7 +237,7 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.results(tasks)
 
-    rows = collected(spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA))
+    rows = collect_rows(spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA))
     results = {row.task: json.loads(row.result) for row in rows}
     if len(rows) != count or len(results) != count:
         raise LandingError(f"{count} tasks returned {len(rows)} results; expected one result from each task")

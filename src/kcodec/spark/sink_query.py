@@ -18,8 +18,8 @@ from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, Write
 from kcodec.integers import as_integer, shown
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
+from kcodec.spark.collect import collect_rows
 from kcodec.spark.columns import suggestion
-from kcodec.spark.interruptible import collected
 from kcodec.spark.sink_cells import ENCODING, RowPacker
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from kcodec.spark.exactly_once import Partitioner
+    from kcodec.spark.sink import Partitioner
 
 log = logging.getLogger("kcodec.spark")
 #: Of TransactionWriter, but for what a table does not use and what cannot be sent to tasks.
@@ -169,7 +169,7 @@ class BatchSink:
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
             reporting = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True)
             with plain_plans(df, batch):
-                rows = collected(reporting)
+                rows = collect_rows(reporting)
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 

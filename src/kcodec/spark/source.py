@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``format("kcodec")``: a Python data source that yields Arrow batches, of topics or of files. Spark 4.0 and newer.
 
-`kcodec.spark.topic_source` has the readers of topics. For files, ``partitions()`` runs on the driver and reads only the
-headers of batches. It finds the partitions, resolves their transactions, converts timestamps to offsets, and divides
-files into ranges at batch boundaries. Each range contains the outcomes of its transactions.
+`kcodec.spark.batch_readers` has the readers of batch queries. For files, ``partitions()`` runs on the driver and reads
+only the headers of batches. It finds the partitions, resolves their transactions, converts timestamps to offsets, and
+divides files into ranges at batch boundaries. Each range contains the outcomes of its transactions.
 
 Spark starts a Python process for each streaming query, and this process imports this module. The methods import other
 modules only after a call of `prepare_worker`. A garbage collection of all modules that PySpark has loaded would take
@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from kcodec.spark.workers import SentToTasks, prepare_worker
+from kcodec.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from kcodec.spark.columns import SparkColumn
-    from kcodec.spark.options import SourceOptions
 
 logger = logging.getLogger("kcodec.spark")
 PUSHDOWN_HAS_NO_EFFECT = (
@@ -55,7 +53,7 @@ class KcodecDataSource(DataSource):
         """Return the schema of Spark's own Kafka source, with the columns of includeHeaders and includeBatchMeta."""
         prepare_worker()
         from kcodec.spark.columns import struct_type
-        from kcodec.spark.options import is_table
+        from kcodec.spark.file_options import is_table
 
         given = self._given()
         if is_table(self.options):
@@ -73,16 +71,17 @@ class KcodecDataSource(DataSource):
         given = self._table_options(schema) | self._given()
         columns = columns_of_schema(schema)
         if reads_topics(given):
-            from kcodec.spark.topic_source import TopicReader
-            from kcodec.spark.topics import TopicSource
+            from kcodec.spark.batch_readers import TopicReader
+            from kcodec.spark.topic_source import TopicSource
 
             return TopicReader(TopicSource.of(without_pushdown(given), columns=columns))
-        from kcodec.spark.options import parse_options
+        from kcodec.spark.batch_readers import KcodecReader
+        from kcodec.spark.file_options import parse_options
 
         return KcodecReader(parse_options(without_pushdown(given)), columns)
 
     def _given(self) -> dict[str, str]:
-        from kcodec.spark.options import is_table, options_of_table
+        from kcodec.spark.file_options import is_table, options_of_table
 
         return options_of_table(self.options) if is_table(self.options) else dict(self.options)
 
@@ -101,7 +100,7 @@ class KcodecDataSource(DataSource):
         try:
             given = self._table_options(schema) | self._given()
             if reads_topics(given):
-                from kcodec.spark.topics import TopicSource
+                from kcodec.spark.topic_source import TopicSource
 
                 source = TopicSource.of(without_pushdown(given), is_stream=True, columns=columns_of_schema(schema))
                 return stream_reader(TopicQuery(source))
@@ -133,7 +132,7 @@ def _check_table(given: Mapping[str, str]) -> None:
     and the Parquet files of everything that is made from this column.
     """
     from kcodec.spark.client_options import secret_option
-    from kcodec.spark.options import TABLES_ARE_READ
+    from kcodec.spark.file_options import TABLES_ARE_READ
 
     names = {name.lower() for name in given}
     if "topic" in names and not names & {"path", "paths"}:
@@ -150,7 +149,7 @@ def _check_table(given: Mapping[str, str]) -> None:
 def reads_topics(given: Mapping[str, str]) -> bool:
     """Return whether options name topics, and not files. Raise ValueError if they name both, or neither."""
     from kcodec.spark.offset_options import STRATEGIES
-    from kcodec.spark.topics import SERVERS
+    from kcodec.spark.topic_source import SERVERS
 
     folded = {name.lower() for name in given}
     of_topics = [name for name in (SERVERS, *STRATEGIES) if name.lower() in folded]
@@ -186,7 +185,7 @@ def without_pushdown(given: Mapping[str, str]) -> dict[str, str]:
 
 def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """Return the columns of a query over topics. It is not known yet whether it is a stream."""
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
     given = without_pushdown(given)
     try:
@@ -198,7 +197,7 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
 def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """Return the columns of a query over files. It is not known yet whether it is a stream."""
     from kcodec.spark.columns import default_columns
-    from kcodec.spark.options import parse_options
+    from kcodec.spark.file_options import parse_options
     from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 
     limits = {name.lower() for name in LIMIT_OPTIONS}  # a batch query, which ignores them, logs a warning
@@ -213,33 +212,3 @@ def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
         except ValueError:
             raise error from None
     return default_columns(options.include_headers, options.include_batch_meta)
-
-
-class KcodecReader(SentToTasks, DataSourceReader):
-    """Plans on the driver and reads in tasks. It has only plain values, because Spark pickles it."""
-
-    def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
-        from kcodec.spark import ranges  # which imports the reader of logs
-
-        self._options = options
-        self._reading = ranges.RangeOptions(
-            tuple(columns),
-            isolation_level=options.isolation_level,
-            on_error=options.on_error,
-            check_crcs=options.check_crcs,
-            limits=options.limits,
-        )
-
-    def partitions(self) -> list[InputPartition]:
-        """Return one InputPartition with its ranges for each task. Never return an empty list: Spark 4.1 then
-        creates a partition with the value None."""
-        from kcodec.spark import ranges
-
-        tasks = ranges.plan_tasks(self._options, self._reading)
-        return [InputPartition(task) for task in tasks or [()]]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one task."""
-        from kcodec.spark import ranges
-
-        return ranges.read_ranges(partition.value, self._reading)

@@ -82,7 +82,7 @@ class StreamState(ABC):
         """Return the starting offsets according to the options, and the ids of the topics."""
 
     @abstractmethod
-    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+    def _find_logs_and_ends(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         """Return the logs, and the offset up to which each can be read: at least the position, unless it is lost."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class StreamState(ABC):
     def _first(self) -> StreamOffsets:
         offsets, ids = self._starting()
         position = StreamOffsets(offsets, ids)
-        losses = self._losses(position, *self._look(position))
+        losses = self._losses(position, *self._find_logs_and_ends(position))
         self._raise_if_lost(losses)
         self._log(losses)
         return position
@@ -140,7 +140,7 @@ class StreamState(ABC):
         if start is not None and StreamOffsets.REFUSED in start:
             raise self._refusal or ValueError(start[StreamOffsets.REFUSED])
         position = self._position if start is None else StreamOffsets.from_dict(start)
-        logs, ends = self._look(position)
+        logs, ends = self._find_logs_and_ends(position)
         ids = dict(logs.ids)
         kept_topics: dict[str, int] = {}
         if position is not None:

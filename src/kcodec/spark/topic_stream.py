@@ -30,7 +30,7 @@ from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import has_provider, with_credentials
 from kcodec.spark.planner import DataLoss, StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
-from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
+from kcodec.spark.topic_source import TopicSource, find_topics, list_offsets, offsets_at
 
 if TYPE_CHECKING:
     from kcodec.client import Admin
@@ -201,7 +201,7 @@ class TopicStream(StreamState):
     def _is_requested(self, partition: TopicPartition) -> bool:
         return self._source.topics.includes(partition)
 
-    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+    def _find_logs_and_ends(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         logs, ends = self._logs_and_ends(position)
         return logs, ends if position is None else self._not_below(position, logs, ends)
 

@@ -36,12 +36,12 @@ from kcodec.spark.client_options import (
     with_credentials,
 )
 from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
+from kcodec.spark.file_options import BY_FOLDED_NAME as FILE_OPTIONS
+from kcodec.spark.file_options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.offset_options import STRATEGIES
-from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
-from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
-from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
-from kcodec.spark.topics import OBJECTS, PEM_FILES
+from kcodec.spark.topic_source import BY_FOLDED_NAME as PLANNING_OPTIONS
+from kcodec.spark.topic_source import OBJECTS, PEM_FILES
 from kcodec.spark.workers import SentToTasks, prepare_worker
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from kcodec.log.chunks import ByteRange, StreamOptions
 from kcodec.log.splits import cut_by_index
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
+from kcodec.spark.file_options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST
-from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
 from kcodec.spark.workers import prepare_worker
 from kcodec.timestamps import unit_hint
