@@ -22,6 +22,8 @@ from kcodec.client.properties import instead_of, options_of_property
 from kcodec.security import SECRET_OPTIONS
 
 TOKEN_PROVIDER = "kcodec.token.provider"
+#: Beginnings of the names of options of TLS and SASL, whose files may exist on executors only, and of the provider.
+SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 #: Mechanism -> the option that takes the function itself.
 PROVIDED = {
     "OAUTHBEARER": "sasl_oauth_token_provider",

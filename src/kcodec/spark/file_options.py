@@ -18,7 +18,7 @@ from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
-from kcodec.spark.offset_options import EARLIEST, LATEST, parse_partition_numbers, refuse_word
+from kcodec.spark.offset_options import EARLIEST, LATEST, parse_flag, parse_partition_numbers, refuse_word
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 from kcodec.timestamps import warn_of_unit
 
@@ -94,8 +94,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
     return SourceOptions(
         paths=_paths(options),
-        include_headers=_boolean(options, "includeHeaders", False),
-        include_batch_meta=_boolean(options, "includeBatchMeta", False),
+        include_headers=parse_flag(options, "includeHeaders", False),
+        include_batch_meta=parse_flag(options, "includeBatchMeta", False),
         isolation_level=_choice(options, "kafka.isolation.level", [level.label for level in IsolationLevel]),
         starting=_bound(options, "starting", Bound("earliest")),
         ending=_bound(options, "ending", Bound("latest")),
@@ -105,7 +105,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         topic=options.get("topic"),
         partition=_integer(options, "partition", -1, least=0) if "partition" in options else None,
         split_bytes=_integer(options, "splitBytes", DEFAULT_SPLIT_BYTES, least=1),
-        check_crcs=_boolean(options, "checkCrcs", True),
+        check_crcs=parse_flag(options, "checkCrcs", True),
         limits=DecodeLimits(
             max_batch_bytes=_integer(options, "maxBatchBytes", DEFAULT_MAX_BATCH_BYTES, least=61),
             max_decompressed_bytes=_integer(options, "maxDecompressedBytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=61),
@@ -168,15 +168,6 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 def _wrong(option: str, value: str, expected: str) -> ValueError:
     return ValueError(f"option {option!r} is {value!r}: expected {expected}")
-
-
-def _boolean(options: Mapping[str, str], option: str, default: bool) -> bool:
-    value = options.get(option)
-    if value is None:
-        return default
-    if value.lower() not in ("true", "false"):
-        raise _wrong(option, value, "true or false")
-    return value.lower() == "true"
 
 
 def _integer(options: Mapping[str, str], option: str, default: int, *, least: int | None = None) -> int:

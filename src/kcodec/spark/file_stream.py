@@ -64,13 +64,11 @@ class FileStreamOptions:
                 "option 'mode' is 'permissive': a stream over files stops at corruption; read the records after it "
                 'with spark.read.format("kcodec") and mode=permissive'
             )
-        text = planning.get("failOnDataLoss", "true").lower()
-        if text not in ("true", "false"):
-            raise ValueError(f"option 'failOnDataLoss' is {text!r}: expected true or false")
+        fails_on_data_loss = offset_options.parse_flag(planning, "failOnDataLoss", True)
         reading = RangeOptions(
             columns, isolation_level=files.isolation_level, check_crcs=files.check_crcs, limits=files.limits
         )
-        options = cls(files, planning, reading, TriggerLimits.of(planning), text == "true")
+        options = cls(files, planning, reading, TriggerLimits.of(planning), fails_on_data_loss)
         options.starting()
         offset_options.parse_offset_limit(planning, "ending", is_stream=True)
         options.cut([])

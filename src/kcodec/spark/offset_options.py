@@ -239,6 +239,14 @@ def whole_number(value: Any, highest: int) -> int:
     return number
 
 
+def parse_flag(options: Mapping[str, str], option: str, default: bool) -> bool:
+    """Return an option that is true or false in any case, or the default. Raise ValueError for another value."""
+    text = options.get(option, str(default))
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"option {option!r} is {text!r}: expected true or false")
+    return text.lower() == "true"
+
+
 def parse_positive(options: Mapping[str, str], option: str) -> int | None:
     """Return an option that is a whole number above 0; None if it is not given. Raise ValueError for another value."""
     text = options.get(option)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
 from kcodec.integers import as_integer, shown
 from kcodec.producer.options import take_options
-from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
+from kcodec.spark.client_options import SECURITY, TOKEN_PROVIDER, client_option
 from kcodec.spark.collect import collect_rows
 from kcodec.spark.columns import suggestion
 from kcodec.spark.sink_cells import ENCODING, RowPacker
@@ -39,8 +39,6 @@ SINK_OPTIONS = (WriterOptions.__annotations__.keys() | {TOKEN_PROVIDER}) - {
     *("key_serializer", "value_serializer", "metrics"),
 }
 CLIENT_OPTIONS = ClientOptions.__annotations__.keys() | {TOKEN_PROVIDER}
-#: Beginnings of the names of options whose files may exist on executors only.
-SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 #: How Spark reports that a query was stopped, or the session. Another attempt would only delay the end.
 CANCELLED = (
     "cancelled part of cancelled job group",

@@ -27,6 +27,7 @@ from kcodec.reading.options import ReadTopicConfig, take_client_config
 from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import (
     PROVIDER_FUNCTION,
+    SECURITY,
     TOKEN_PROVIDER,
     client_option,
     end_refused_calls,
@@ -76,8 +77,6 @@ KAFKA_NAMES = (
     ),
     TOKEN_PROVIDER,
 )
-#: Beginnings of the names of options whose files may exist on executors only.
-SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 NO_GROUP = "partitions are read without a consumer group"
 SUBSCRIBE = "subscribe has the topics that are read"
 PEM_FILES = (
@@ -432,7 +431,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _flag(planning: dict[str, str], name: str, default: bool) -> bool:
-    text = planning.pop(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise ValueError(f"option {name!r} is {text!r}: expected true or false")
-    return text == "true"
+    """Take an option that is true or false."""
+    value = offset_options.parse_flag(planning, name, default)
+    planning.pop(name, None)
+    return value

@@ -30,6 +30,7 @@ from kcodec.producer.options import take_options
 from kcodec.spark.client_options import (
     LEAVE_OUT,
     PROVIDER_FUNCTION,
+    SECURITY,
     TOKEN_PROVIDER,
     client_option,
     why_refused,
@@ -73,8 +74,6 @@ PRODUCER_OPTIONS = (WriterOptions.__annotations__.keys() | {"acks", "enable_idem
 KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(PRODUCER_OPTIONS - OBJECTS.keys()))
 #: Options of a reader that name what is read.
 OF_TOPICS = {*(name.lower() for name in STRATEGIES), "path", "paths"}
-#: Beginnings of the names of options of TLS and SASL, and of our own.
-SECURITY = ("ssl_", "sasl_", "security_", "kcodec.")
 #: Producers without a task that a process keeps.
 MOST_IDLE = 4
 
