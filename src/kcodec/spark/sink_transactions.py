@@ -20,6 +20,7 @@ from kcodec.admin.values import NewTopic
 from kcodec.client import Admin, SharedTransactions, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import (
     AuthenticationError,
+    AuthorizationError,
     BrokerError,
     KcodecError,
     ProducerFencedError,
@@ -362,19 +363,18 @@ class SinkTransactions:
 
     def _create_progress_topic(self) -> None:
         """Create the topic of the progress if it does not exist. Brokers check the permission CREATE even if it does,
-        so it is described first."""
+        so a refusal means nothing if the topic can be described."""
         if self._transactions is not None:
             return
         name = self.settings.progress_topic
-        try:
-            self._admin_client().describe_topics([name])
-            return
-        except BrokerError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
         topic = NewTopic(name, num_partitions=1, configs=PROGRESS_CONFIGS)
         try:
             self._admin_client().create_topics([topic])
+        except AuthorizationError as refusal:
+            try:
+                self._admin_client().describe_topics([name])
+            except BrokerError:
+                raise refusal from None
         except BrokerError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
