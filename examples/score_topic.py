@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,10 +32,13 @@ class Model:
 
 
 def scores(spark: SparkSession, servers: str, topic: str, model: Model) -> DataFrame:
-    """The score of each record, next to its position."""
+    """The score of each record that has a value, next to its position."""
 
     def score(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            batch = batch.filter(pc.is_valid(batch["value"]))  # a NULL value is a deletion (tombstone)
+            if not batch.num_rows:
+                continue
             lines = pa.py_buffer(b"\n".join(batch["value"].to_pylist()))
             fields = pyarrow.json.read_json(pa.BufferReader(lines))
             features = np.column_stack([fields["amount"].to_numpy(), fields["hour"].to_numpy()])

@@ -2,12 +2,12 @@
 """Kafka to Kafka with Spark, exactly once: rows of one topic, changed by SQL, in another topic.
 
     export PYSPARK_PYTHON=$(which python)       # the Python that has kcodec, also on executors
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0 examples/spark_exactly_once.py \\
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 examples/spark_exactly_once.py \\
         localhost:9092 orders orders-upper /checkpoints/orders-upper
 
-The source is Spark's own. Kill the driver, a worker or an executor at any time, and start the program again with the
-same checkpoint: a read_committed consumer of the target sees each row of the source once. With --once the program ends
-when it has caught up.
+Replace 4.3.0 by the version of your Spark. The source is Spark's own. Kill the driver, a worker or an executor at any
+time, and start the program again with the same checkpoint: a read_committed consumer of the target sees each row of the
+source once. With --once the program ends when it has caught up.
 """
 
 from __future__ import annotations

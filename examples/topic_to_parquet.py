@@ -13,7 +13,7 @@ from kcodec.spark import Landing, land
 
 
 def land_topic(spark: SparkSession, servers: str, topic: str, path: str) -> list[Landing]:
-    """Land everything that is in the topic now, in files of one million records or fewer for each call."""
+    """Land everything that is in the topic now. Each call lands at most one million offsets."""
     found: list[Landing] = []
     while True:
         landing = land(

@@ -12,8 +12,7 @@ Ray and kcodec must be installed on every node. `import kcodec` does not import 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import kcodec
@@ -114,7 +113,7 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
         schema = None if self._schema is None else pyarrow.schema(self._schema)
         return [
             ReadTask(
-                partial(_read, each, self._options),
+                _RangeReader(each, self._options),
                 BlockMetadata(num_rows=None, size_bytes=None, input_files=[str(each)], exec_stats=None),
                 schema=schema,
                 per_task_row_limit=per_task_row_limit,
@@ -143,11 +142,18 @@ def divided(ranges: Iterable[OffsetRange], parallelism: int) -> list[OffsetRange
     ]
 
 
-def _read(offsets: OffsetRange, options: Mapping[str, Any]) -> Iterator[pyarrow.Table]:
-    import pyarrow
+@dataclass(frozen=True)
+class _RangeReader:
+    """Reads one range in a task. Its repr does not show the options, which may be secrets."""
 
-    if not offsets.size:
-        return
-    with kcodec.read_ranges(offsets, **options) as records:
-        for batch in records:
-            yield pyarrow.table(batch)
+    offsets: OffsetRange
+    options: Mapping[str, Any] = field(repr=False)
+
+    def __call__(self) -> Iterator[pyarrow.Table]:
+        import pyarrow
+
+        if not self.offsets.size:
+            return
+        with kcodec.read_ranges(self.offsets, **self.options) as records:
+            for batch in records:
+                yield pyarrow.table(batch)

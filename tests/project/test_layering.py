@@ -139,7 +139,7 @@ EARLY = {
     ("kcodec.spark.source", "pyspark"),
     ("kcodec.spark.writers", "pyspark"),
     ("kcodec.spark.stream_readers", "pyspark"),
-    ("kcodec.spark.topic_source", "pyspark"),
+    ("kcodec.spark.batch_readers", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
     *(
@@ -232,7 +232,7 @@ def test_packages_do_not_import_each_other_in_circles() -> None:
         ("kcodec.producer.batch", "def f():\n    import zstandard", "not pure"),
         ("kcodec.log.storage", "import pyarrow as pa", "at its top"),
         ("kcodec.log.storage", "try:\n    from pyarrow import lib\nexcept ImportError:\n    lib = None", "at its top"),
-        ("kcodec.spark.ranges", "import pyspark.sql", "at its top"),
+        ("kcodec.spark.file_ranges", "import pyspark.sql", "at its top"),
         ("kcodec.spark.source", "import numpy", "at its top"),
         ("kcodec.spark.source", "from kcodec._fast import scan", "not in PUBLIC"),
         ("kcodec.cli.render", "from kcodec.network.options import ClientConfig", "not in PUBLIC"),

@@ -17,7 +17,7 @@ from kcodec import log
 from kcodec._fast import Decoder, decode_fetch
 from kcodec.client import Consumer, GroupTransactSession, aio
 from kcodec.spark import decode_partition
-from kcodec.spark.options import parse_options
+from kcodec.spark.file_options import parse_options
 
 BATCH = bytes(kcodec.encode([(None, b"value", (), 0)]))
 #: A batch whose CRC is wrong, and nothing else.

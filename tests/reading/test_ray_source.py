@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -76,7 +77,9 @@ def test_the_tasks_read_the_frozen_ranges(
     assert [task.metadata.input_files for task in tasks] == [
         [f"{topic}-0 [{at}, {min(at + 4, 9)})"] for at in (0, 4, 8)
     ]
-    rows = [row for task in tasks for table in task.read() for row in table.to_pylist()]
+    assert servers not in repr([task.read for task in tasks])  # nor does it show a password
+    reads = pickle.loads(pickle.dumps([task.read for task in tasks]))
+    rows = [row for read in reads for table in read() for row in table.to_pylist()]
     assert [row["value"] for row in rows] == [b"%d" % number for number in range(8)]
     assert rows[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
     assert source.estimate_inmemory_data_size() is None and tasks[0].limit == 5

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of permissions in docs/security.md: with these a client works on a real broker, and without one of them
-the broker refuses it.
+"""The tables of permissions in docs/security.md and docs/spark-operations.md: with these a client works on a real
+broker, and without one of them the broker refuses it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,17 +19,22 @@ from kcodec.client import (
     GroupTransactSession,
     NewTopic,
     Producer,
+    TransactionHandle,
     TransactionWriter,
+    WriterReceipt,
     begin_transaction,
     commit_transaction,
 )
 from kcodec.errors import AuthorizationError, BrokerError, KcodecError
+from kcodec.spark.sink_protocol import VERSIONS, Batch
+from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 from kcodec.testing.kafka import ApacheKafka
 
 IN, OUT, GROUP, ID = "the-input", "the-output", "the-group", "the-id"
 FIRST, TARGET = TopicPartition(IN, 0), TopicPartition(OUT, 0)
 READ_IN, WRITE_OUT = {"operation": "Read", "topic": IN}, {"operation": "Write", "topic": OUT}
 READ_GROUP, WRITE_ID = {"operation": "Read", "group": GROUP}, {"operation": "Write", "transactional_id": ID}
+VERSION = itertools.count()
 Permission = dict[str, str]
 
 
@@ -89,6 +95,22 @@ def consume_without_a_group(kafka: ApacheKafka) -> None:
 def read(kafka: ApacheKafka) -> None:
     with read_topic(IN, **options(kafka)) as records:
         assert sum(len(batch) for batch in records) == 50
+
+
+def write_exactly_once(kafka: ApacheKafka, progress: str) -> None:
+    """The sink of `exactly_once` without Spark."""
+    settings = SinkSettings(application=ID, topic=OUT, client=options(kafka), progress=progress)  # type: ignore[arg-type]
+    sink = SinkTransactions(settings)
+
+    def tasks(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
+        with TransactionWriter(handle, [TARGET], must_be_first=True, max_block_ms=5_000, **options(kafka)) as writer:
+            writer.send(OUT, b"x")
+        return [writer.receipt]
+
+    try:
+        sink.write(Batch(VERSIONS, next(VERSION)), tasks)
+    finally:
+        sink.close()
 
 
 def run_session(kafka: ApacheKafka) -> None:
@@ -174,6 +196,22 @@ class Granted:
     def __exit__(self, *_: object) -> None:
         for one in self.permissions:
             self.kafka.revoke("alice", **one)  # type: ignore[arg-type]
+
+
+def test_exactly_once_needs_create_only_for_a_new_topic(guarded: ApacheKafka) -> None:
+    progress = f"{ID}-progress"
+    names = ("Read", "Write")
+    needed = [WRITE_ID, {"operation": "Read", "group": ID}, *(topic(each, OUT) for each in names)]
+    with Granted(guarded, needed):
+        write_exactly_once(guarded, "group")
+        with Granted(guarded, [topic(each, progress) for each in names]):
+            with pytest.raises(AuthorizationError):
+                write_exactly_once(guarded, "topic")
+            with Granted(guarded, [topic("Create", progress)]):
+                write_exactly_once(guarded, "topic")
+            write_exactly_once(guarded, "topic")
+        with pytest.raises(AuthorizationError):
+            write_exactly_once(guarded, "topic")
 
 
 @pytest.mark.parametrize("client", CLIENTS)

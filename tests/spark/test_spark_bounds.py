@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 import kcodec
-from kcodec.spark import ranges
+from kcodec.spark import file_ranges
 from kcodec.spark.columns import default_columns
-from kcodec.spark.options import parse_options
-from kcodec.spark.ranges import RangeOptions
+from kcodec.spark.file_options import parse_options
+from kcodec.spark.file_ranges import RangeOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +39,8 @@ def rows(path: Path | str, **options: Any) -> list[int]:
     given = parse_options({"path": str(path), **each})
     reading = RangeOptions(tuple(default_columns(False, False)), given.isolation_level, on_error=given.on_error)
     found = []
-    for task in ranges.plan_tasks(given, reading):
-        for batch in ranges.read_ranges(task, reading):
+    for task in file_ranges.plan_tasks(given, reading):
+        for batch in file_ranges.read_ranges(task, reading):
             found += batch.column("offset").to_pylist()
     return found
 

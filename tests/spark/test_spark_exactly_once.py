@@ -33,6 +33,7 @@ from kcodec.errors import BrokerError, ProducerFencedError
 from kcodec.spark import SinkResult, exactly_once
 from kcodec.spark.sink_protocol import SinkProgress
 from kcodec.spark.sink_tasks import TaskWriter
+from kcodec.spark.sink_transactions import SinkTransactions
 from kcodec.testing.kafka import KAFKA_VERSION
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def test_the_example_of_the_documentation_runs(cluster: TransactionCluster, job:
 
 def test_connections_end_with_their_query(job: SinkQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark does not say when a query has ended."""
-    monkeypatch.setattr("kcodec.spark.sink_query.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("kcodec.spark.sink_query.END_CHECK_SECONDS", 0.2)
 
     def clients() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name == "kcodec-client"}
@@ -130,6 +131,28 @@ def test_connections_end_with_their_query(job: SinkQuery, monkeypatch: pytest.Mo
     job.add()
     job.run()
     wait_until(lambda: not clients() - before, "the threads of the clients to end")
+
+
+def test_connections_end_with_their_run_of_a_query(job: SinkQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that is started again has the same id, another run id and a new callback."""
+    monkeypatch.setattr("kcodec.spark.sink_query.END_CHECK_SECONDS", 5.0)
+    closed: list[SinkTransactions] = []
+    close = SinkTransactions.close
+
+    def noted(self: SinkTransactions) -> None:
+        closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(SinkTransactions, "close", noted)
+    job.add()
+    job.run()
+    writer = exactly_once(job.frame(), **job.options).option("checkpointLocation", str(job.checkpoint))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        wait_until(lambda: bool(closed), "the connections of the first run to end")
+        assert query.isActive
+    finally:
+        query.stop()
 
 
 def test_columns_are_those_of_sparks_sink(spark: SparkSession, cluster: TransactionCluster, job: SinkQuery) -> None:
@@ -408,6 +431,46 @@ def test_a_skipped_batch_of_a_query_with_state_stores_its_state(cluster: Transac
     rows |= set(job.add(rows=5))
     job.run(distinct)
     assert committed(cluster, job) == sorted(rows)
+
+
+def test_a_skipped_version_of_a_query_with_state_stores_its_state(cluster: TransactionCluster, job: SinkQuery) -> None:
+    """A function of foreachBatch that writes versions is called again after the death of a driver."""
+    rows = set(job.add())
+    skipped = []
+
+    def write(df: DataFrame, number: int) -> None:
+        skipped.append(exactly_once(df, **job.options, version=number).is_skipped)
+
+    def run() -> None:
+        writer = job.frame().dropDuplicates(["value"]).writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", str(job.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    run()
+    job.forget_commit(0)
+    run()
+    rows |= set(job.add(rows=5))
+    run()
+    assert True in skipped
+    assert committed(cluster, job) == sorted(rows)
+
+
+def test_a_skipped_version_without_state_runs_no_job(job: SinkQuery) -> None:
+    ran = []
+
+    def jobs(df: DataFrame) -> int:
+        context = df.sparkSession.sparkContext
+        return len(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+
+    def write(df: DataFrame, number: int) -> None:
+        before = jobs(df)
+        exactly_once(df, **job.options, version=0)
+        ran.append(jobs(df) > before)
+
+    job.add(files=2)
+    query = job.frame().writeStream.foreachBatch(write).option("checkpointLocation", str(job.checkpoint))
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert ran == [True, False]
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])

@@ -56,8 +56,14 @@ def test_a_topic_to_parquet(spark: SparkSession, apache_kafka: ApacheKafka, paym
 
 
 def test_a_model_scores_every_record(spark: SparkSession, apache_kafka: ApacheKafka, payments: str) -> None:
+    """Tombstones have no value, so they get no score."""
     module = example("score_topic")
     model = module.Model([0.02, -0.3], -1.0)
+    deleted = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        for topic in (payments, payments, deleted):
+            producer.send(topic, None, key=b"k", partition=0)
+    assert module.scores(spark, apache_kafka.bootstrap_servers, deleted, model).collect() == []
     rows = module.scores(spark, apache_kafka.bootstrap_servers, payments, model).collect()
     numbers = [row.offset * 2 + row.partition for row in rows]
     assert sorted(numbers) == list(range(100))

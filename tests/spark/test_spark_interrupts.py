@@ -16,7 +16,7 @@ from sink_queries import wait_until
 
 from kcodec.broker import Broker
 from kcodec.client import Producer
-from kcodec.spark import exactly_once, interruptible, land
+from kcodec.spark import collect, exactly_once, land
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,8 +173,8 @@ def test_ctrl_c_before_the_thread_runs_starts_no_job(
     monkeypatch.setattr(pyspark, "InheritableThread", Thread)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        interruptible.collected(frame)
-    assert time.monotonic() - began < interruptible.CANCEL_SECONDS / 2
+        collect.collect_rows(frame)
+    assert time.monotonic() - began < collect.CANCEL_SECONDS / 2
     assert "did not end" not in caplog.text
     super(Thread, threads[0]).start()
     threads[0].join(SECONDS)
@@ -242,8 +242,8 @@ def test_an_error_of_the_job_is_raised_in_the_calling_thread(spark: SparkSession
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match="raised by the query"):
-        interruptible.collected(spark.sql("select raise_error('raised by the query')"))
-    assert [row.id for row in interruptible.collected(spark.range(2))] == [0, 1]
+        collect.collect_rows(spark.sql("select raise_error('raised by the query')"))
+    assert [row.id for row in collect.collect_rows(spark.range(2))] == [0, 1]
 
 
 class RemoteFrame:
@@ -285,11 +285,11 @@ class RemoteFrame:
 def test_a_job_of_spark_connect_is_interrupted_by_its_tag(error: BaseException | None, calls: list[str]) -> None:
     frame: Any = RemoteFrame(error)
     if error is None:
-        rows: list[Any] = interruptible.collected(frame)
+        rows: list[Any] = collect.collect_rows(frame)
         assert rows == ["row"]
     else:
         with pytest.raises(type(error)):
-            interruptible.collected(frame)
+            collect.collect_rows(frame)
     assert frame.calls == calls
 
 

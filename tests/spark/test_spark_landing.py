@@ -24,7 +24,7 @@ from pyarrow import fs, parquet
 import kcodec
 from kcodec import TopicPartition
 from kcodec.client import Admin, NewTopic, Producer
-from kcodec.spark import DataLossError, LandedFile, LandingError, land, landing_folder, landings
+from kcodec.spark import DataLossError, LandedFile, LandingError, land, landing_folder, landings, offsets_of_checkpoint
 from kcodec.spark.landing_folder import LandingFolder, Manifest, StagedFile
 from kcodec.spark.planner import StreamOffsets
 from kcodec.testing.kafka import ApacheKafka
@@ -366,6 +366,20 @@ def test_the_second_of_two_calls_at_once_is_discarded(
     assert visible(tmp_path) == consumed(servers, topic)
 
 
+def test_old_manifests_can_be_deleted(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    """`land` needs only the last one."""
+    options: dict[str, Any] = {"bootstrap_servers": servers, "maxOffsetsPerTrigger": 100}
+    first, second = (land(spark, topic, str(tmp_path), **options) for _ in range(2))
+    manifests = sorted((tmp_path / "_landings").glob("*.json"))
+    assert len(manifests) == 2
+    manifests[0].unlink()
+    third = land(spark, topic, str(tmp_path), **options)
+    assert [first.number, second.number, third.number] == [1, 2, 3]
+    assert [each.number for each in landings(str(tmp_path))] == [2, 3]
+    rows = spark.read.parquet(str(tmp_path)).select("partition", "offset").collect()
+    assert len(rows) == len(set(rows)) == first.rows + second.rows + third.rows
+
+
 def test_a_filesystem_of_pyarrow(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     """Without hard links, as an object store: the same steps by its own operations."""
     inner = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
@@ -426,6 +440,19 @@ def test_arguments_that_are_invalid(tmp_path: Path, options: dict[str, Any], tex
     with pytest.raises(ValueError, match=text):
         land(nothing, "orders", tmp_path / "land", bootstrap_servers="localhost:1", **options)
     assert not (tmp_path / "land").exists()
+
+
+@pytest.mark.parametrize("path", ["dbfs:/data/orders", "s3:/bucket/orders", "hdfs:/orders"])
+def test_an_address_without_a_host_is_not_a_local_path(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"path is '{path}': the scheme '.*' is not supported without '//'; pass a local path"
+    for call in (landings, offsets_of_checkpoint):
+        with pytest.raises(ValueError, match=text):
+            call(path)
+    (tmp_path / "c:").mkdir()
+    assert landings("c:/orders") == []
 
 
 def test_a_manifest_that_is_corrupt_is_an_error(tmp_path: Path) -> None:

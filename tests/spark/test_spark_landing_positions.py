@@ -14,7 +14,7 @@ from kcodec.client import Admin, Producer
 from kcodec.offsets import OffsetRange
 from kcodec.spark import landing, stream_state
 from kcodec.spark.planner import DataLossError, StreamOffsets
-from kcodec.spark.topics import TopicSource
+from kcodec.spark.topic_source import TopicSource
 
 
 def fill(broker: Broker, topic: str, partition: int, count: int) -> None:

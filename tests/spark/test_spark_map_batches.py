@@ -25,7 +25,7 @@ from kcodec.spark import land, map_batches, schema
 from kcodec.spark.batch_functions import options_of_source
 from kcodec.spark.client_options import why_refused
 from kcodec.spark.planner import DataLossError
-from kcodec.spark.topics import TopicSource
+from kcodec.spark.topic_source import TopicSource
 from kcodec.testing.kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ def test_no_error_about_a_foreign_option_names_python(is_write: bool) -> None:
 @pytest.mark.parametrize("source", [["a", "b"], ("a", "b"), {"subscribe": ["a", "b"]}, {"SUBSCRIBE": ("a", "b")}])
 def test_topics_may_be_a_list(source: Any) -> None:
     options = options_of_source(source)
-    assert TopicSource.of({"bootstrap_servers": "b:1", **options}).topics().subscribe == ("a", "b")
+    assert TopicSource.of({"bootstrap_servers": "b:1", **options}).topics.subscribe == ("a", "b")
 
 
 @pytest.mark.parametrize("source", [5, None, {"a", "b"}, [1], b"orders"])

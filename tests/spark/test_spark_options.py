@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import kcodec
 from kcodec import TopicPartition
 from kcodec.spark import columns
-from kcodec.spark.options import FOREIGN_OPTIONS, Bound, parse_options
+from kcodec.spark.file_options import FOREIGN_OPTIONS, Bound, parse_options
 from kcodec.spark.paths import FoundPartition, find_partitions
 
 EACH = '{"orders":{"0":23,"1":45}}'
@@ -42,7 +42,7 @@ def test_names_and_words_may_be_in_any_case() -> None:
 def test_several_paths_come_as_json() -> None:
     assert parse_options({"paths": '["a", "b"]'}).paths == ("a", "b")
     with pytest.raises(ValueError, match="no path is given"):
-        parse_options({})
+        parse_options({"paths": "[]"})
 
 
 @pytest.mark.parametrize("name", [*FOREIGN_OPTIONS, "GROUPIDPREFIX", "failondataloss"])

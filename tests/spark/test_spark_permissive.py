@@ -17,9 +17,9 @@ import pytest
 from damaged_logs import StoredBatch, damage, forged, segment_file, verifying, write_two_segments
 
 import kcodec
-from kcodec.spark import ranges
+from kcodec.spark import file_ranges
 from kcodec.spark.columns import default_columns
-from kcodec.spark.options import parse_options
+from kcodec.spark.file_options import parse_options
 
 LOSS = re.compile(
     r"^(.+): bytes (?:(\d+) to (\d+)|from (\d+) on) \((?:offsets? (\d+)(?: to (\d+))?|from (\d+) on)\) were skipped: "
@@ -30,15 +30,15 @@ RUNS = {"short": 150}.get(os.environ.get("KCODEC_PROFILE", ""), 1000)
 def rows(path: Path, **options: Any) -> list[tuple[int, bytes]]:
     """The offsets and values of a permissive read, planned and read as Spark has it done."""
     given = parse_options({"path": str(path), "mode": "permissive", **options})
-    reading = ranges.RangeOptions(
+    reading = file_ranges.RangeOptions(
         tuple(default_columns(False, False)),
         given.isolation_level,
         on_error=given.on_error,
         check_crcs=given.check_crcs,
     )
     found: list[tuple[int, bytes]] = []
-    for task in ranges.plan_tasks(given, reading):
-        for batch in ranges.read_ranges(task, reading):
+    for task in file_ranges.plan_tasks(given, reading):
+        for batch in file_ranges.read_ranges(task, reading):
             found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
     return found
 
@@ -277,8 +277,8 @@ def test_bounds_hold_on_a_corrupt_log(log: tuple[Path, list[StoredBatch]]) -> No
 def test_splits_of_a_permissive_read_follow_the_index(log: tuple[Path, list[StoredBatch]]) -> None:
     folder, stored = log
     given = parse_options({"path": str(folder), "mode": "permissive", "splitBytes": "9000"})
-    reading = ranges.RangeOptions(tuple(default_columns(False, False)), on_error="skip")
-    tasks = ranges.plan_tasks(given, reading)
+    reading = file_ranges.RangeOptions(tuple(default_columns(False, False)), on_error="skip")
+    tasks = file_ranges.plan_tasks(given, reading)
     assert len(tasks) > 5
     starts = {batch.position for batch in stored}
     for stretch in itertools.chain.from_iterable([each.byte_range for each in task] for task in tasks):

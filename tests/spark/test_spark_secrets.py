@@ -102,6 +102,10 @@ def test_no_secret_is_in_plans_logs_the_ui_events_and_checkpoints(
         "token: streaming query": "WriteToMicroBatchDataSource",
         "token: plan of the source": "kcodec",
         "token: stream of the source": "numInputRows",
+        "token: plan of a table": "kcodec",
+        "token: columns of a table": "kcodec.options",
+        "token: Parquet files of a table": "provided_secrets:token",
+        "errors": "a table must not have the option 'kafka.sasl.jaas.config'",
     }.items():
         assert text in seen[place]
     secrets = (PASSWORD, WRONG, token, token.split(".")[1])

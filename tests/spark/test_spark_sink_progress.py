@@ -23,8 +23,8 @@ from kcodec.spark import CheckpointMismatchError
 from kcodec.spark.client_options import with_credentials
 from kcodec.spark.sink_protocol import VERSIONS, Batch, OutputTopic, SinkProgress, progress_key
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
+from kcodec.spark.topic_source import TopicSource
 from kcodec.spark.topic_stream import TopicStream
-from kcodec.spark.topics import TopicSource
 
 
 class Outputs:

@@ -27,6 +27,7 @@ from spark_truth import batch_positions, by_partition, consumed, differences, go
 import kcodec
 from kcodec.spark.columns import ALL_COLUMNS, arrow_schema
 from kcodec.spark.source import KcodecDataSource
+from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -443,6 +444,61 @@ def test_an_error_says_that_a_table_is_only_read(spark: SparkSession, table: str
     spark.sql(f"CREATE TABLE {table} USING kcodec LOCATION '{golden('txn-mixed-0').path}'")
     with pytest.raises(PySparkException, match=text):
         spark.table(table).write.insertInto(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka.sasl.plain.password", "s3cret"),
+        ("SASL_PLAIN_PASSWORD", "s3cret"),
+        ("kafka.ssl.key.password", "s3cret"),
+        ("kafka.sasl.oauthbearer.client.credentials.client.secret", "s3cret"),
+        ("kafka.sasl.jaas.config", 'a.ScramLoginModule required username="u" password="s3cret";'),
+    ],
+)
+def test_a_table_has_no_option_that_is_a_secret(name: str, value: str) -> None:
+    """Spark copies the metadata of a table's first column, which has the options, into Parquet files."""
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", name: value}
+    with pytest.raises(ValueError, match=f"a table must not have the option '{name}'.*kcodec.token.provider") as caught:
+        table_schema(given)
+    assert "s3cret" not in str(caught.value)
+    assert "value" in KcodecDataSource(given).schema().names
+
+
+def test_a_table_has_options_of_a_login_without_a_secret() -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "subscribe": "t",
+        "kafka.sasl.mechanism": "GSSAPI",
+        "kafka.sasl.jaas.config": "x.Krb5LoginModule required useTicketCache=true;",
+        "kcodec.token.provider": "secrets_of_job:kafka",
+    }
+    assert json.loads(table_schema(given).fields[0].metadata["kcodec.options"]) == given
+
+
+def table_schema(given: dict[str, str]) -> StructType:
+    """The columns of a table that is created with these options."""
+    properties = {f"option.{name}": value for name, value in given.items()}
+    return KcodecDataSource({"owner": "u", "provider": "kcodec", **properties}).schema()
+
+
+def test_a_table_over_files_names_their_topic(spark: SparkSession, table: str, tmp_path: Path) -> None:
+    copied = shutil.copy(golden("txn-mixed-0").segments[0], tmp_path / "copy.log")
+    spark.sql(f"CREATE TABLE {table} USING kcodec OPTIONS (path '{copied}', Topic 'orders', partition '3')")
+    assert {(row.topic, row.partition) for row in spark.table(table).collect()} == {("orders", 3)}
+
+
+@pytest.mark.usefixtures("spark")
+def test_limits_of_streams_in_queries_over_files(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not known yet whether a query is a stream when Spark requests its columns."""
+    given = {"path": str(golden("txn-mixed-0").path), **dict.fromkeys(LIMIT_OPTIONS, "10")}
+    source = KcodecDataSource(given)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        schema = source.schema()
+        source.streamReader(schema)
+        assert messages(caplog) == ""
+        source.reader(schema)
+    assert messages(caplog).splitlines() == [f"option {name} is ignored in batch queries" for name in LIMIT_OPTIONS]
 
 
 def test_a_table_with_a_list_of_columns_names_the_remedy(spark: SparkSession, table: str) -> None:

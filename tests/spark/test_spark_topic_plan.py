@@ -13,10 +13,10 @@ import pytest
 from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic, Producer
 from kcodec.errors import KcodecError
-from kcodec.spark import topics
+from kcodec.spark import topic_source
 from kcodec.spark.planner import DataLossError
+from kcodec.spark.topic_source import TopicSource
 from kcodec.spark.topic_stream import TopicStream
-from kcodec.spark.topics import TopicSource
 
 
 @pytest.mark.parametrize("end", [5, 9])
@@ -90,9 +90,9 @@ def test_a_record_that_arrives_while_a_query_is_planned_is_after_its_end(
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send("orders", b"2", timestamp=soon)
             producer.send("orders", b"3", timestamp=soon + 1)
-        return topics.offsets_at(*arguments)
+        return topic_source.offsets_at(*arguments)
 
-    monkeypatch.setattr(topics, "offsets_at", late)
+    monkeypatch.setattr(topic_source, "offsets_at", late)
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "orders", f"{side}Timestamp": soon + 1}
     planned = TopicSource.of(given).plan()
     assert [(one.start, one.end) for one in planned] == ([] if side == "starting" else [(0, 2)])

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +24,12 @@ from kcodec.errors import AdminError, OffsetOutOfRangeError
 from kcodec.reading import bounded_read
 from kcodec.reading.bounded_read import BoundedRead
 from kcodec.reading.partition_read import FetchedResponse, PartitionRead
-from kcodec.spark import topic_stream
+from kcodec.spark import offset_options, topic_stream
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.stream_state import MISSING_GRACE_SECONDS
+from kcodec.spark.topic_source import TopicSource
 from kcodec.spark.topic_stream import METADATA_SECONDS, SAMPLE_BYTES, SAMPLE_SECONDS, TopicStream
-from kcodec.spark.topics import TopicSource
 from kcodec.spark.trigger_limits import TriggerLimits
 from kcodec.testing.kafka import ApacheKafka
 
@@ -327,6 +329,23 @@ def test_new_partitions_begin_at_the_earliest_offset(streams: Streams) -> None:
     assert (1, 2, 4) in spans(streams.stream(topic, failOnDataLoss="false").ranges(start, end))
 
 
+def test_options_are_parsed_once_for_a_query(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With `assign`, the JSON can name thousands of partitions. A warning about an option is logged once."""
+    parsed: list[Any] = []
+    parse = offset_options.parse_source_topics
+    monkeypatch.setattr(offset_options, "parse_source_topics", lambda options: parsed.append(options) or parse(options))
+    topic = streams.topic(partitions=3, records=2)
+    assigned = {"assign": json.dumps({topic: [0, 2]}), "startingTimestamp": "1700000000"}
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        stream = streams.stream("", **assigned)
+        end = stream.latest_offset(stream.initial_offset())
+    assert offsets(stream.latest_offset(end)) == {f"{topic}-0": 2, f"{topic}-2": 2}
+    assert len(parsed) == 1
+    assert messages(caplog).count("is used unchanged") == 1
+
+
 def test_topics_that_a_pattern_matches_later(streams: Streams) -> None:
     first, second = streams.topic(records=2), streams.topic(records=3)
     stream = streams.stream("", subscribePattern=f"{first}|{second}-not-yet")
@@ -444,6 +463,7 @@ def test_a_topic_that_stays_missing_is_dropped(
     assert offsets(noted) == {f"{kept}-0": 2, f"{gone}-0": 2}
     again = streams.stream("", failOnDataLoss="false", **topics)
     assert again.latest_offset(noted) == noted
+    assert lag_of_docs(noted, again.report()) == {f"{kept}-0": 0, f"{gone}-0": 0}
     streams.end_grace()
     restarted = streams.stream("", failOnDataLoss="false", **topics)
     restarted.prepare_for_available_now()
@@ -458,6 +478,17 @@ def test_a_topic_that_stays_missing_is_dropped(
     strict = streams.stream("", **left)
     assert strict.ranges(noted, dropped) == []  # Spark 4.0 and 4.1 plan the last batch of the checkpoint again
     assert offsets(strict.latest_offset(dropped)) == {f"{kept}-0": 3}
+
+
+def lag_of_docs(position: Any, ends: Any) -> dict[str, int]:
+    """The result of the function `lag` of the documentation."""
+    page = (Path(__file__).parents[2] / "docs" / "spark-operations.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def lag(" in text)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    source = {"endOffset": json.dumps(position), "latestOffset": json.dumps(ends)}
+    found: dict[str, int] = names["lag"]({"sources": [source]})
+    return found
 
 
 def test_a_topic_that_is_missing_for_a_moment_continues(streams: Streams) -> None:

@@ -290,7 +290,7 @@ def test_a_table_over_a_topic(spark: SparkSession, servers: str, topic: str) -> 
 def test_options_of_streams_are_ignored_in_batch_queries(
     servers: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
     with caplog.at_level(logging.INFO, "kcodec.spark"):
         source = TopicSource.of(options_of(servers, topic, maxOffsetsPerTrigger="5", **{"kafka.group.id": "g"}))

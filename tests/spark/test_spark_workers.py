@@ -20,10 +20,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import kcodec
 from kcodec.client import Producer
+from kcodec.spark.batch_readers import TopicReader
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
-from kcodec.spark.topic_source import TopicReader
-from kcodec.spark.topics import TopicSource
-from kcodec.spark.workers import WORKER_VARIABLES, for_workers
+from kcodec.spark.topic_source import TopicSource
+from kcodec.spark.workers import LOG_LEVEL, WORKER_VARIABLES, for_workers
 from kcodec.spark.writers import batch_writer, stream_writer
 from kcodec.testing.kafka import ApacheKafka
 
@@ -43,15 +43,15 @@ def python_without_kcodec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 EXEMPT = """
 import gc
-from kcodec.spark.workers import exempt_modules
-exempt_modules()
+from kcodec.spark.workers import prepare_worker
+prepare_worker()
 first = gc.get_freeze_count()
 import wave
 kept = [[] for _ in range(5000)]
-exempt_modules()
+prepare_worker()
 second = gc.get_freeze_count()
 more = [[] for _ in range(5000)]
-exempt_modules()
+prepare_worker()
 print(first, second - first >= 5000, gc.get_freeze_count() - second < 5000)
 """
 
@@ -159,6 +159,39 @@ def test_tasks_of_the_data_source_refuse_another_version(
         RuntimeError, match=f"have kcodec 0.0.1 of .*, but the driver has kcodec {re.escape(driver_version)} of "
     ):
         pickle.loads(pickled)
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"SPARK_PYTHON_RUNTIME": "x", "KCODEC_LOG_LEVEL": "info"}, "INFO kcodec.spark: a line\n"),
+        ({"SPARK_PYTHON_RUNTIME": "x", "KCODEC_LOG_LEVEL": "WARNING"}, ""),
+        ({"SPARK_PYTHON_RUNTIME": "x"}, ""),
+        ({"KCODEC_LOG_LEVEL": "INFO"}, ""),  # the program of a user, which configures its logging
+    ],
+)
+def test_the_log_level_of_workers(variables: dict[str, str], text: str) -> None:
+    ran = run_prepared(variables)
+    assert ran.returncode == 0
+    assert ran.stderr.endswith(text)
+    assert ran.stderr.count("a line") == bool(text)
+
+
+def test_an_unknown_log_level_is_an_error() -> None:
+    ran = run_prepared({"SPARK_PYTHON_RUNTIME": "x", "KCODEC_LOG_LEVEL": "loud"})
+    assert "KCODEC_LOG_LEVEL is 'loud': expected one of DEBUG, INFO" in ran.stderr
+
+
+def run_prepared(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a process that logs a line after it has been prepared twice, as a reused worker is."""
+    program = (
+        "import logging\nfrom kcodec.spark.workers import prepare_worker\n"
+        "prepare_worker()\nprepare_worker()\nlogging.getLogger('kcodec.spark').info('a line')"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in {LOG_LEVEL, *WORKER_VARIABLES}}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment | variables, capture_output=True, text=True, check=False
+    )
 
 
 def test_what_is_sent_is_unpickled_without_kcodec() -> None:

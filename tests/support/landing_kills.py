@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kcodec.spark import landing, landing_folder, parquet_files, topic_stream, topics  # noqa: F401, before processes are forked
+from kcodec.spark import landing, landing_folder, parquet_files, topic_source, topic_stream  # noqa: F401, before processes are forked
 
 FILES = {str(module.__file__) for module in (landing, landing_folder, parquet_files)}
 LIMITS = {"maxOffsetsPerTrigger": 40}

@@ -47,6 +47,7 @@ class Look:
         self.seen[f"{name}: streaming query"] = f"{query.recentProgress!r} {query._jsq.explainInternal(True)}"
         self._attempt(lambda: self._read(name, options))
         self._attempt(lambda: self._source(name, options))
+        self._attempt(lambda: self._table(name, options))
 
     def _writer(self, writer: Any, options: dict[str, str]) -> Any:
         return writer.format("kcodec").options(**options).option("topic", self._topic)
@@ -69,6 +70,22 @@ class Look:
         )
         query.awaitTermination(120)
         self.seen[f"{name}: stream of the source"] = f"{query.recentProgress!r} {query._jsq.explainInternal(True)}"
+
+    def _table(self, name: str, options: dict[str, str]) -> None:
+        """A table, and the Parquet files and the table that are made from its columns."""
+        table = f"secrets_{name.replace(' ', '_')}"
+        given = {**options, "subscribe": self._topic}
+        listed = ", ".join(f"'{option}' '{value}'" for option, value in given.items())
+        self._spark.sql(f"CREATE TABLE {table} USING kcodec OPTIONS ({listed})")
+        found = self._spark.table(table).select("key", "topic")  # the first column has the options
+        folder = self._folder / "parquet" / table
+        found.write.parquet(str(folder))
+        found.write.format("parquet").saveAsTable(f"{table}_copy")
+        self.seen[f"{name}: plan of a table"] = plan(found)
+        self.seen[f"{name}: columns of a table"] = (
+            found.schema.json() + self._spark.table(f"{table}_copy").schema.json()
+        )
+        self.seen[f"{name}: Parquet files of a table"] = files(folder)
 
     def _attempt(self, call: Callable[[], object]) -> None:
         try:

@@ -17,9 +17,7 @@
 docs/spark.md links to the tables of options. pyspark and pyarrow are imported when a function needs them.
 """
 
-# Not imported late, as the module has the name of the function: whatever imports the module would hide the function.
 from kcodec._lazy import lazy_exports
-from kcodec.spark.exactly_once import exactly_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from kcodec.spark.columns import schema
     from kcodec.spark.landing import LandedFile, Landing, LandingError, land, landings
     from kcodec.spark.planner import DataLossError
+    from kcodec.spark.sink import exactly_once
     from kcodec.spark.sink_protocol import CheckpointMismatchError, ExactlyOnceError, SinkResult
 del TYPE_CHECKING
 
@@ -43,6 +42,7 @@ _EXPORTS = {
     "SinkResult": "kcodec.spark.sink_protocol",
     "decode_in_arrow": "kcodec.spark.arrow_functions",
     "decode_partition": "kcodec.spark.arrow_functions",
+    "exactly_once": "kcodec.spark.sink",
     "land": "kcodec.spark.landing",
     "landings": "kcodec.spark.landing",
     "map_batches": "kcodec.spark.batch_functions",

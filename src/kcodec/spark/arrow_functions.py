@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import kcodec
 from kcodec.arguments import take_renamed
 from kcodec.errors import DecodeError
-from kcodec.spark import convert, ranges
+from kcodec.spark import convert, file_ranges
 from kcodec.spark.columns import SparkColumn, columns_named, ddl, default_columns, suggestion
 from kcodec.spark.workers import for_workers
 
@@ -66,7 +66,7 @@ def decode_in_arrow(
     columns = _columns(decode_options)
     if paths is not None:
         _check(decode_options, BOTH_OPTIONS, "decoding files")
-        reading = ranges.RangeOptions(columns, **decode_options)
+        reading = file_ranges.RangeOptions(columns, **decode_options)
         selected = _selected(df, paths, "string", "the paths of files")
         read = _reader_of_files(selected, reading, topic, partition)
         return selected.mapInArrow(for_workers(read), ddl(columns))
@@ -95,9 +95,8 @@ def decode_partition(
     another file counts as open. An item that is None is skipped. Options are those of
     ``decode_in_arrow``; a timestamp is an aware datetime, headers a list of (name, value) or None.
 
-    Its cost: a Python object for every field. Rows made into a DataFrame this way take 5 to 10 times as long as by
-    ``decode_in_arrow`` (5 with ``verifySchema=False``), as each is pickled, unpickled and converted on its own. Use it
-    where an RDD is what you need.
+    This function makes a Python object for each field, so it is 5 to 10 times slower than ``decode_in_arrow`` (5 times
+    with ``verifySchema=False``). Use it if you need an RDD.
 
     An error names the row of the task, counted from 0, or the file. Raise TypeError for a row that is neither bytes nor
     a path.
@@ -109,8 +108,8 @@ def decode_partition(
             continue
         if isinstance(item, (str, os.PathLike)):
             _check(decode_options, BOTH_OPTIONS, "decoding files")
-            reading = ranges.RangeOptions(columns, **decode_options)
-            batches = ranges.read_alone(os.fspath(item), reading, topic, partition)
+            reading = file_ranges.RangeOptions(columns, **decode_options)
+            batches = file_ranges.read_alone(os.fspath(item), reading, topic, partition)
         else:
             batches = _of_bytes(item, row, columns, topic, partition, decode_options)
         for batch in batches:
@@ -184,20 +183,20 @@ def _of_bytes(
 
 
 def _reader_of_files(
-    paths: DataFrame, reading: ranges.RangeOptions, topic: str | None, partition: int | None
+    paths: DataFrame, reading: file_ranges.RangeOptions, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that mapInArrow applies to the rows with paths."""
-    planned: dict[str, tuple[ranges.FileRange, ...]] = {}
+    planned: dict[str, tuple[file_ranges.FileRange, ...]] = {}
     if reading.isolation_level == "read_committed":
         named = [row[0] for row in paths.distinct().collect() if row[0] is not None]
-        planned = ranges.plan_paths(named, reading, topic, partition)
+        planned = file_ranges.plan_paths(named, reading, topic, partition)
 
     def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column(0).to_pylist():
                 if path in planned:
-                    yield from ranges.read_ranges(planned[path], reading)
+                    yield from file_ranges.read_ranges(planned[path], reading)
                 elif path is not None:
-                    yield from ranges.read_alone(path, reading, topic, partition)
+                    yield from file_ranges.read_alone(path, reading, topic, partition)
 
     return read_files

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
 #: The Arrow types of Spark's flat types.
 ARROW_TYPES = {
@@ -63,10 +63,10 @@ def map_batches(
                for each task; a task that Spark repeats calls it again.
     schema:    Of what the function yields. Its batches must have these columns, in any order, with the Arrow types that
                Spark has for them.
-    streaming: Return a streaming DataFrame, for ``writeStream`` with any sink, trigger and checkpoint, and for
-               foreachBatch. The options are then those of streams: startingOffsets is "latest" by default, and
-               maxOffsetsPerTrigger and its relatives limit a micro-batch. Needs Spark 4.0 or newer. The progress of the
-               query counts ranges of offsets as its input rows.
+    streaming: Return a streaming DataFrame, for ``writeStream`` with any sink and any trigger except realTime and
+               continuous, and for foreachBatch. The options are then those of streams: startingOffsets is "latest" by
+               default, and maxOffsetsPerTrigger and its relatives limit a micro-batch. Needs Spark 4.0 or newer. The
+               progress of the query counts ranges of offsets as its input rows.
     columns:   The columns that the function takes, for instance ("key", "value"); others are not decoded. None is the
                seven of Spark's source, and what includeHeaders and includeBatchMeta add.
     options:   More of Spark's options (startingOffsets="earliest", includeHeaders=True, failOnDataLoss=False ...), or
@@ -80,7 +80,7 @@ def map_batches(
     Raise ValueError for an option that is unknown or invalid, NotImplementedError for a stream on Spark 3.5, and what
     brokers respond; a stream raises the latter when it runs.
     """
-    from kcodec.spark.topics import TopicSource  # which imports the clients
+    from kcodec.spark.topic_source import TopicSource  # which imports the clients
     from kcodec.spark.workers import for_workers
 
     if not callable(function):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kcodec.spark.offset_options import parse_partition_numbers
+from kcodec.spark.paths import check_scheme
 
 NO_OFFSET = "-"
 
@@ -22,8 +23,8 @@ NO_OFFSET = "-"
 def offsets_of_checkpoint(path: str, *, source: int | str | None = None, filesystem: Any = None) -> str:
     """Return the next offsets of a query that read with ``format("kafka")``, to be passed as `startingOffsets`.
 
-    They are the end of the last batch that is committed in the checkpoint. A batch that was only begun is to be read
-    again: stop the query before. Without a committed batch they are where the query started.
+    They are the end of the last batch that is committed in the checkpoint. A batch that is not committed must be
+    read again, so stop the query first. Without a committed batch they are where the query started.
 
     path: of the checkpoint, `checkpointLocation` of the query: a local path, or an address that pyarrow resolves
     (``s3://...``). filesystem: a ``pyarrow.fs.FileSystem`` that `path` is in. source: the number of the Kafka source
@@ -43,15 +44,15 @@ def offsets_of_checkpoint(path: str, *, source: int | str | None = None, filesys
         name = _name_of(sources, source, path)
         if batch in committed and sources[name] != NO_OFFSET:
             return _offsets(sources[name], f"{path}/offsets/{batch}")
-    place = f"sources/{name}/0"
-    lines = files.lines(place)
-    _check_version(lines, f"{path}/{place}", ("v1",))
-    return _offsets("".join(lines[1:]), f"{path}/{place}")
+    file_path = f"sources/{name}/0"
+    lines = files.lines(file_path)
+    _check_version(lines, f"{path}/{file_path}", ("v1",))
+    return _offsets("".join(lines[1:]), f"{path}/{file_path}")
 
 
-def _sources(lines: list[str], place: str) -> dict[str, str]:
+def _sources(lines: list[str], file_path: str) -> dict[str, str]:
     """Return the offsets of each source, by its number or name."""
-    _check_version(lines, place, ("v1", "v2"))
+    _check_version(lines, file_path, ("v1", "v2"))
     offsets = [line.strip() for line in lines[2:] if line.strip()]
     if lines[0] == "v1":
         return {str(number): line for number, line in enumerate(offsets)}
@@ -59,10 +60,10 @@ def _sources(lines: list[str], place: str) -> dict[str, str]:
     return {name: offset for name, _, offset in pairs}
 
 
-def _check_version(lines: list[str], place: str, known: Iterable[str]) -> None:
+def _check_version(lines: list[str], file_path: str, known: Iterable[str]) -> None:
     if not lines or lines[0] not in known:
         raise ValueError(
-            f"{place}: expected version {' or '.join(known)} in its first line, found "
+            f"{file_path}: expected version {' or '.join(known)} in its first line, found "
             f"{repr(lines[0]) if lines else 'an empty file'}"
         )
 
@@ -80,11 +81,11 @@ def _name_of(sources: Mapping[str, str], source: int | str | None, path: str) ->
     raise ValueError(f"{path}: the query has no source {source!r}; it has {', '.join(names)}")
 
 
-def _offsets(text: str, place: str) -> str:
+def _offsets(text: str, file_path: str) -> str:
     try:
         found = parse_partition_numbers("startingOffsets", text)
     except ValueError:
-        raise ValueError(f"{place}: expected the offsets of a Kafka source, found {text!r}") from None
+        raise ValueError(f"{file_path}: expected the offsets of a Kafka source, found {text!r}") from None
     each: dict[str, dict[str, int]] = {}
     for partition, offset in sorted(found.items()):
         each.setdefault(partition.topic, {})[str(partition.partition)] = offset
@@ -98,6 +99,7 @@ class _Checkpoint:
         from pyarrow import fs
 
         if filesystem is None:
+            check_scheme(path)
             filesystem, path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
         self._filesystem = filesystem
         self._path = path.removeprefix("file:").rstrip("/")

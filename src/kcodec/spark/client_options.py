@@ -19,8 +19,11 @@ from typing import Any
 
 from kcodec.client import ConsumerOptions, ReadTopicOptions, WriterOptions
 from kcodec.client.properties import instead_of, options_of_property
+from kcodec.security import SECRET_OPTIONS
 
 TOKEN_PROVIDER = "kcodec.token.provider"
+#: Beginnings of the names of options of TLS and SASL, whose files may exist on executors only, and of the provider.
+SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 #: Mechanism -> the option that takes the function itself.
 PROVIDED = {
     "OAUTHBEARER": "sasl_oauth_token_provider",
@@ -82,6 +85,16 @@ def client_option(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return options_of_property(property_name, value)  # empty for a property that only confirms a default
     return {property_name.replace(".", "_"): value}
+
+
+def secret_option(given: Mapping[str, Any]) -> str | None:
+    """Return the name of an option that sets a secret, such as a password, or None. Raise the errors of
+    `client_option`."""
+    for name, value in given.items():
+        own_name = name.lower().removeprefix("kafka.")
+        if name.lower() != TOKEN_PROVIDER and client_option(f"kafka.{own_name}", value).keys() & SECRET_OPTIONS:
+            return name
+    return None
 
 
 def why_refused(option: str, *, is_write: bool) -> str | None:

@@ -112,8 +112,8 @@ def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
     ours = struct_type(columns)
     for field, own in zip(schema.fields, ours.fields, strict=True):
         if field.dataType != own.dataType:
-            given, wanted = field.dataType.simpleString(), own.dataType.simpleString()
-            raise ValueError(f"column {own.name!r} is {wanted}, not {given}: read it as it is and cast it afterwards")
+            given, expected = field.dataType.simpleString(), own.dataType.simpleString()
+            raise ValueError(f"column {own.name!r} is {expected}, not {given}: read it as it is and cast it afterwards")
         if not field.nullable:
             raise ValueError(f"column {own.name!r} is nullable, as in Spark's own Kafka source: leave NOT NULL out")
     return tuple(columns)

@@ -150,25 +150,25 @@ def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def log_counts(
-    place: str, counts: Counts, size: int, error: DecodeError | None = None, losses: Iterable[Loss] = ()
+    source_name: str, counts: Counts, size: int, error: DecodeError | None = None, losses: Iterable[Loss] = ()
 ) -> None:
     """Log a warning for each loss, for a read that ended at corruption, and for open transactions. Then call
     `log_task`."""
     for loss in losses:
         logger.warning("%s", loss)
     if counts.skipped_batches:
-        logger.warning("%s: %d corrupt batches were skipped; the first: %s", place, counts.skipped_batches, error)
+        logger.warning("%s: %d corrupt batches were skipped; the first: %s", source_name, counts.skipped_batches, error)
     elif error:
-        logger.warning("%s: nothing behind the corruption was read: %s", place, error)
+        logger.warning("%s: nothing behind the corruption was read: %s", source_name, error)
     if counts.undecided:
-        logger.warning("%s: %d records of open transactions were left out", place, counts.undecided)
-    log_task(place, counts, size)
+        logger.warning("%s: %d records of open transactions were left out", source_name, counts.undecided)
+    log_task(source_name, counts, size)
 
 
-def log_task(place: str, counts: Counts, size: int, lost: int = 0) -> None:
+def log_task(source_name: str, counts: Counts, size: int, lost: int = 0) -> None:
     """Log the counts of a task in one line of ``name=value``. docs/spark-operations.md lists the names."""
     fields = {
-        "ranges": place,
+        "ranges": source_name,
         "records": counts.records,
         "bytes": size,
         "aborted": counts.aborted,

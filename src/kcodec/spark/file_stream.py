@@ -25,10 +25,10 @@ from kcodec.log.segment import walk_headers
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import offset_options, planner
 from kcodec.spark.columns import SparkColumn
-from kcodec.spark.options import SourceOptions, parse_options
+from kcodec.spark.file_options import SourceOptions, parse_options
+from kcodec.spark.file_ranges import FileRange, RangeOptions, Task, packed
 from kcodec.spark.paths import FoundPartition, find_partitions
 from kcodec.spark.planner import StreamOffsets
-from kcodec.spark.ranges import FileRange, RangeOptions, Task, packed
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, TriggerLimits
 
@@ -64,13 +64,11 @@ class FileStreamOptions:
                 "option 'mode' is 'permissive': a stream over files stops at corruption; read the records after it "
                 'with spark.read.format("kcodec") and mode=permissive'
             )
-        text = planning.get("failOnDataLoss", "true").lower()
-        if text not in ("true", "false"):
-            raise ValueError(f"option 'failOnDataLoss' is {text!r}: expected true or false")
+        fails_on_data_loss = offset_options.parse_flag(planning, "failOnDataLoss", True)
         reading = RangeOptions(
             columns, isolation_level=files.isolation_level, check_crcs=files.check_crcs, limits=files.limits
         )
-        options = cls(files, planning, reading, TriggerLimits.of(planning), text == "true")
+        options = cls(files, planning, reading, TriggerLimits.of(planning), fails_on_data_loss)
         options.starting()
         offset_options.parse_offset_limit(planning, "ending", is_stream=True)
         options.cut([])
@@ -107,12 +105,12 @@ class GrowingPartition:
         self._identities: dict[str, int | None] = {}
         self._aborted: list[AbortedTransaction] = []
         self._is_committed = options.reading.isolation_level == "read_committed"
-        first, place = log.segments[0], START
+        first, position = log.segments[0], START
         if not self._is_committed and start is not None:  # no transaction to look for below the start
             first = [first, *(each for each in log.segments[1:] if (each.base_offset or 0) <= start)][-1]
-            place = position_of_offset(first, start, options.files.limits)
+            position = position_of_offset(first, start, options.files.limits)
         self._growing = GrowingLog(log.path, first, options.files.limits, is_alone=False)
-        self._growing.begin_at(place.position, place.first_offset)
+        self._growing.begin_at(position.position, position.first_offset)
 
     def look(self) -> int:
         """Walk appended batches. Return the offset up to which records can be read.
@@ -165,22 +163,22 @@ class GrowingPartition:
         """Return whether a walked segment was deleted, or replaced by a compacted one."""
         return any(_identity(path) != known for path, known in self._identities.items())
 
-    def file_ranges(self, wanted: OffsetRange) -> Iterator[FileRange]:
+    def file_ranges(self, requested: OffsetRange) -> Iterator[FileRange]:
         """Yield the byte ranges of complete batches that contain a range of offsets."""
-        self._cut(wanted.start, lambda batch: batch.next_offset > wanted.start)
-        self._cut(wanted.end, lambda batch: batch.base_offset >= wanted.end)
-        verdict = logs.Verdict.of_aborted(self._aborted, self.start_offset)
+        self._cut(requested.start, lambda batch: batch.next_offset > requested.start)
+        self._cut(requested.end, lambda batch: batch.base_offset >= requested.end)
+        outcomes = logs.Verdict.of_aborted(self._aborted, self.start_offset)
         for piece in self._pieces:
-            if piece.next_offset > wanted.start and piece.first_offset < wanted.end:
+            if piece.next_offset > requested.start and piece.first_offset < requested.end:
                 segment, first = piece.segment, piece.first_offset
                 yield FileRange(
                     ByteRange(segment.path, piece.start, piece.end, first, False, segment.storage),
                     piece.end - piece.start,
-                    verdict.between(first, piece.next_offset),
+                    outcomes.between(first, piece.next_offset),
                     self.log.topic,
                     self.log.partition,
-                    wanted.start,
-                    wanted.end,
+                    requested.start,
+                    requested.end,
                 )
 
     def _cut(self, offset: int, is_behind: Callable[[RecordBatch], bool]) -> None:
@@ -214,7 +212,7 @@ class FileStream(StreamState):
 
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         self._listed_at = None
-        known, latest = self._look(None)
+        known, latest = self._find_logs_and_ends(None)
         limit = self._options.starting()
         times: dict[TopicPartition, int] = {}
         for partition in known.partitions if limit.kind == "timestamps" else ():
@@ -230,11 +228,11 @@ class FileStream(StreamState):
 
     def prepare_for_available_now(self) -> None:
         """Store the ends of the logs, up to which the query reads with Trigger.AvailableNow."""
-        _, self._frozen = self._look(None)
+        _, self._frozen = self._find_logs_and_ends(None)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
         """Return the ranges for each task of the micro-batch between two positions."""
-        self._look(StreamOffsets.from_dict(start))
+        self._find_logs_and_ends(StreamOffsets.from_dict(start))
         found, last = self._offset_ranges(start, end)
         for partition, offset in StreamOffsets.from_dict(start).offsets.items():
             if partition in self._partitions:
@@ -268,7 +266,7 @@ class FileStream(StreamState):
 
     # The logs and their offsets
 
-    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+    def _find_logs_and_ends(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         now = self._clock()
         offsets = {} if position is None else position.offsets
         if self._listed_at is None or now - self._listed_at >= LISTING_SECONDS:
@@ -339,11 +337,11 @@ class FileStream(StreamState):
             end = found.end
         return end if start is None or start > found.log_end else max(start, end)
 
-    def _is_wanted(self, partition: TopicPartition) -> bool:
+    def _is_requested(self, partition: TopicPartition) -> bool:
         return True
 
     def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._look(None)
+        self._find_logs_and_ends(None)
         known = {partition: self._partitions[partition] for partition in partitions if partition in self._partitions}
         return {**dict.fromkeys(partitions, 0), **{each: found.start_offset for each, found in known.items()}}
 
@@ -366,5 +364,5 @@ def _identity(path: str) -> int | None:
 
 
 def _topic_id(path: str) -> str | None:
-    place = Path(path, "partition.metadata")
-    return logs.read_partition_metadata(str(place)).topic_id if place.is_file() else None
+    path_of_metadata = Path(path, "partition.metadata")
+    return logs.read_partition_metadata(str(path_of_metadata)).topic_id if path_of_metadata.is_file() else None

@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from kcodec.spark.batch_functions import Function, options_of_source, results_of
+from kcodec.spark.collect import collect_rows
 from kcodec.spark.columns import columns_named, suggestion
-from kcodec.spark.interruptible import collected
 from kcodec.spark.landing_folder import (
     COUNTS,
     LandedFile,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kcodec.offsets import OffsetRange
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
 __all__ = ["LandedFile", "Landing", "LandingError", "land", "landings"]
 logger = logging.getLogger("kcodec.spark")
@@ -117,7 +117,7 @@ def land(
     - LandingError if another call has committed meanwhile, or if the driver does not find the files of the tasks;
     - errors of brokers, and what Spark raises if a task fails.
     """
-    from kcodec.spark.topics import TopicSource  # which imports the clients
+    from kcodec.spark.topic_source import TopicSource  # which imports the clients
 
     if format != "parquet":
         raise ValueError(f"format is {format!r}: expected 'parquet'")
@@ -237,7 +237,7 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.results(tasks)
 
-    rows = collected(spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA))
+    rows = collect_rows(spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA))
     results = {row.task: json.loads(row.result) for row in rows}
     if len(rows) != count or len(results) != count:
         raise LandingError(f"{count} tasks returned {len(rows)} results; expected one result from each task")
@@ -250,8 +250,7 @@ def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offse
     from kcodec.spark.topic_stream import TopicStream
 
     offsets, ids = ({}, {}) if before is None else (before.offsets, before.topic_ids)
-    wanted = topics.topics()
-    read = {each for each in offsets if each in wanted.partitions({each.topic: each.partition + 1})}
+    read = {each for each in offsets if topics.topics.includes(each)}
     names = {each.topic for each in read}
     known = StreamOffsets(
         {each: offset for each, offset in offsets.items() if each in read},
@@ -308,7 +307,7 @@ def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[Offs
         logger.warning("%s", loss)
         del offsets[loss.partition]
     known = {each.topic for each in offsets}
-    is_whole = topics.starting().kind == "earliest"
+    is_whole = topics.starting.kind == "earliest"
     for each in bounds:
         position = offsets.get(each.topic_partition)
         if position is None and each.topic in renewed and each.start > 0 and not is_whole:

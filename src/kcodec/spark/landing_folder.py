@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcodec.offsets import TopicPartition
+from kcodec.spark.paths import check_scheme
 from kcodec.spark.planner import StreamOffsets
 
 if TYPE_CHECKING:
@@ -368,6 +369,7 @@ def resolve(path: str | os.PathLike[str], filesystem: Any) -> tuple[fs.FileSyste
     if filesystem is None and "://" in text:
         found, text = fs.FileSystem.from_uri(text)
     elif filesystem is None:
+        check_scheme(text)
         found, text = fs.LocalFileSystem(), str(Path(text.removeprefix("file:")).absolute())
     elif isinstance(filesystem, fs.FileSystem):
         found = filesystem

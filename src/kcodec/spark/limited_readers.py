@@ -20,7 +20,8 @@ from kcodec.spark.trigger_limits import TriggerLimits
 
 
 def read_limit(limits: TriggerLimits) -> ReadLimit:
-    """Return one read limit for all options: Spark takes one. ReadAllAvailable in its place overrides the options."""
+    """Return the read limit that Spark passes back to `latestOffset`. Spark passes ReadAllAvailable in its place if the
+    trigger is `once`."""
     if limits.max_offsets is not None:
         return ReadMaxRows(limits.max_offsets)
     if limits.max_bytes is not None:

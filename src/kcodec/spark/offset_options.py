@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kcodec.offsets import TopicPartition
@@ -52,6 +53,24 @@ class SourceTopics:
             names = {name for name in topics if matches(name)}
         found = (TopicPartition(name, number) for name in names for number in range(topics.get(name, 0)))
         return sorted(found)
+
+    def includes(self, partition: TopicPartition) -> bool:
+        """Return whether the options name a partition."""
+        return partition in self._assigned if self.assign else self.includes_topic(partition.topic)
+
+    def includes_topic(self, topic: str) -> bool:
+        """Return whether the options name a topic, or one of its partitions."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self._names
+
+    @cached_property
+    def _assigned(self) -> frozenset[TopicPartition]:
+        return frozenset(self.assign)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.subscribe) | {partition.topic for partition in self.assign}
 
 
 def parse_source_topics(options: Mapping[str, str]) -> SourceTopics:
@@ -218,6 +237,14 @@ def whole_number(value: Any, highest: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not -highest - 1 <= number <= highest:
         raise ValueError(f"{value!r} is not a whole number from {-highest - 1} to {highest}")
     return number
+
+
+def parse_flag(options: Mapping[str, str], option: str, default: bool) -> bool:
+    """Return an option that is true or false in any case, or the default. Raise ValueError for another value."""
+    text = options.get(option, str(default))
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"option {option!r} is {text!r}: expected true or false")
+    return text.lower() == "true"
 
 
 def parse_positive(options: Mapping[str, str], option: str) -> int | None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 SEGMENT = re.compile(r"\d{20}\.log")
 # Directories of a broker on their way out or in: LogManager's -delete, -future and -stray.
 PASSING = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 INNERMOST_BRACES = re.compile(r"\{([^{}]*)\}")
 # What no consumer means by "all topics"; each can still be named by its own path.
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
@@ -51,19 +52,19 @@ def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
     Hidden files, indexes, snapshots and checkpoints are passed over. FileNotFoundError for a path or glob where there
     is nothing to read, ValueError for a file that is no segment, or an address on another machine.
     """
-    wanted: dict[Path, set[str] | None] = {}
+    requested: dict[Path, set[str] | None] = {}
     for pattern in patterns:
         matches = list(_matches(local_path(pattern)))
         if not matches:
             raise FileNotFoundError(f"{pattern}: found no .log file and no partition directory")
         for directory, segment in matches:
-            names = wanted.setdefault(directory, set())
+            names = requested.setdefault(directory, set())
             if segment is None:
-                wanted[directory] = None
+                requested[directory] = None
             elif names is not None:
                 names.add(segment)
     found = []
-    for directory, names in sorted(wanted.items()):
+    for directory, names in sorted(requested.items()):
         if names is None:
             found.append(FoundPartition(str(directory)))
             continue
@@ -76,12 +77,23 @@ def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
 
 def local_path(path: str) -> Path:
     """Return a path of this machine, absolute, from a path or a ``file:`` address."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    scheme = SCHEME.match(path)
     if scheme and scheme[1].lower() != "file":
         raise ValueError(
             f"{path}: {scheme[1]}: is not supported; expected a local path that is the same on all executors"
         )
     return Path(os.path.normpath(Path(unquote(urlsplit(path).path) if scheme else path).absolute()))
+
+
+def check_scheme(path: str) -> None:
+    """Raise ValueError for an address without ``//``, which is not a local path: ``dbfs:/data`` would become a folder
+    ``dbfs:`` in the working directory."""
+    scheme = SCHEME.match(path)
+    if scheme and scheme[1].lower() != "file" and "://" not in path:
+        raise ValueError(
+            f"path is {path!r}: the scheme {scheme[1]!r} is not supported without '//'; pass a local path (on "
+            "Databricks /dbfs/... or /Volumes/...), an address such as s3://..., or filesystem="
+        )
 
 
 def _matches(pattern: Path) -> Iterator[tuple[Path, str | None]]:

@@ -90,14 +90,8 @@ def _check_partitions(limit: OffsetLimit, partitions: Collection[TopicPartition]
 
 
 def ranges_between(starts: PartitionOffsets, ends: PartitionOffsets) -> list[OffsetRange]:
-    """Return the range of each partition. Raise ValueError where the end is below the start."""
-    ranges = []
-    for partition in sorted(ends):
-        start, end = starts[partition], ends[partition]
-        if start > end:
-            raise ValueError(f"the start offset {start} is greater than the end offset {end} for {partition}")
-        ranges.append(OffsetRange(*partition, start, end))
-    return ranges
+    """Return the range of each partition. The caller has checked that no end is below its start."""
+    return [OffsetRange(*partition, starts[partition], ends[partition]) for partition in sorted(ends)]
 
 
 def why_inverted(
@@ -141,10 +135,10 @@ def cut_ranges(
     small = [each for each in found if _part_count(each.size, total, min_partitions) == 1]
     small_partitions = {each.topic_partition for each in small}
     large = total - sum(each.size for each in small)
-    wanted = max(min_partitions - len(small), 1)
+    requested = max(min_partitions - len(small), 1)
     cut: list[OffsetRange] = []
     for each in found:
-        count = 1 if each.topic_partition in small_partitions else _part_count(each.size, large, wanted)
+        count = 1 if each.topic_partition in small_partitions else _part_count(each.size, large, requested)
         cut += _divided(each, count)
     return [each for each in cut if each.size > 0]
 
@@ -290,7 +284,8 @@ def find_losses(
         partition = each.topic_partition
         expected, found = (expected_ids or {}).get(each.topic), (found_ids or {}).get(each.topic)
         if partition not in earliest or partition not in latest:
-            losses.append(DataLoss(partition, each.start, each.end, "the partition does not exist any more"))
+            end_of_loss = each.end if each.end > each.start else None  # a query that has read all does not know the end
+            losses.append(DataLoss(partition, each.start, end_of_loss, "the partition does not exist any more"))
             continue
         first, end = earliest[partition], latest[partition]
         if expected is not None and found is not None and expected != found:
@@ -324,14 +319,10 @@ def readable_ranges(
     latest: PartitionOffsets,
     *,
     fail_on_data_loss: bool,
-    expected_ids: Mapping[str, str] | None = None,
-    found_ids: Mapping[str, str] | None = None,
     high_watermarks: PartitionOffsets | None = None,
 ) -> tuple[list[OffsetRange], list[DataLoss]]:
     """Return as `find_losses`, for the caller to log; raise DataLossError if there is a loss and fail_on_data_loss."""
-    kept, losses = find_losses(
-        ranges, earliest, latest, expected_ids=expected_ids, found_ids=found_ids, high_watermarks=high_watermarks
-    )
+    kept, losses = find_losses(ranges, earliest, latest, high_watermarks=high_watermarks)
     if losses and fail_on_data_loss:
         raise DataLossError(losses)
     return kept, losses
@@ -349,7 +340,13 @@ def start_new_partitions(
         first = started[partition] = earliest[partition]
         if first > 0:
             losses.append(
-                DataLoss(partition, 0, first, f"the partition is new to the query and begins at offset {first}")
+                DataLoss(
+                    partition,
+                    0,
+                    first,
+                    f"the partition is new to the query and begins at offset {first}, which is expected if an existing "
+                    "topic was added to the query",
+                )
             )
     return started, losses
 

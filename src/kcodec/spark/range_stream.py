@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
 COLUMN = "range"
 NEEDS_SPARK_4 = (
@@ -33,7 +33,8 @@ NEEDS_SPARK_4 = (
 def range_stream(spark: SparkSession, source: TopicSource) -> DataFrame:
     """Return a streaming DataFrame with a row for each range of a micro-batch. Raise NotImplementedError on Spark 3.5.
 
-    The data source is registered for this call only, by a name of its own, and holds the options: they are in no plan.
+    The data source stays registered with its own name until the session ends. It contains the options, so that they are
+    in no plan.
     """
     try:
         from pyspark.sql.datasource import DataSource
@@ -59,7 +60,9 @@ def range_stream(spark: SparkSession, source: TopicSource) -> DataFrame:
 def _range_reader(source: TopicSource) -> DataSourceStreamReader:
     """Return the stream reader of format("kcodec") for the version of Spark that runs, but for what tasks yield."""
     from kcodec.spark.stream_readers import TopicQuery, stream_reader
+    from kcodec.spark.workers import prepare_worker
 
+    prepare_worker()
     base: Any = type(stream_reader(TopicQuery(source)))
 
     class RangeReader(base):  # type: ignore[misc]

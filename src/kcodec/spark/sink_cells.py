@@ -21,7 +21,7 @@ from kcodec import partition_for
 from kcodec.errors import KcodecError
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.tables import ARROW_BATCH_BYTES, table_batches
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class RowPacker:
         """Yield the cells of a task."""
         from pyspark import TaskContext
 
-        exempt_modules()
+        prepare_worker()
         context = TaskContext.get()
         turn = 0 if context is None else context.partitionId()
         numbers = itertools.count(turn << 32)

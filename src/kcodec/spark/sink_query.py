@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
 from kcodec.integers import as_integer, shown
 from kcodec.producer.options import take_options
-from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
+from kcodec.spark.client_options import SECURITY, TOKEN_PROVIDER, client_option
+from kcodec.spark.collect import collect_rows
 from kcodec.spark.columns import suggestion
-from kcodec.spark.interruptible import collected
 from kcodec.spark.sink_cells import ENCODING, RowPacker
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from kcodec.spark.exactly_once import Partitioner
+    from kcodec.spark.sink import Partitioner
 
 log = logging.getLogger("kcodec.spark")
 #: Of TransactionWriter, but for what a table does not use and what cannot be sent to tasks.
@@ -39,8 +39,6 @@ SINK_OPTIONS = (WriterOptions.__annotations__.keys() | {TOKEN_PROVIDER}) - {
     *("key_serializer", "value_serializer", "metrics"),
 }
 CLIENT_OPTIONS = ClientOptions.__annotations__.keys() | {TOKEN_PROVIDER}
-#: Beginnings of the names of options whose files may exist on executors only.
-SECURITY = ("ssl_", "sasl_", "security", "kcodec.")
 #: How Spark reports that a query was stopped, or the session. Another attempt would only delay the end.
 CANCELLED = (
     "cancelled part of cancelled job group",
@@ -53,11 +51,13 @@ CANCELLED = (
 #: regular expression that overflows the stack of its thread on the text of a Py4JJavaError, which has a Java trace.
 STOPPED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
 QUERY_ID = "sql.streaming.queryId"
+#: Spark sets the id of the run as the job group of the query.
+RUN_ID = "spark.jobGroup.id"
 #: In the text of a plan, of each operator with state (StatefulOperatorStateInfo).
 STATE = "state info ["
 ADAPTIVE = "spark.sql.adaptive.enabled"
 #: Seconds without a batch after which it is checked whether the query has ended.
-LOOK_SECONDS = 60.0
+END_CHECK_SECONDS = 60.0
 
 
 def sink_of(
@@ -112,8 +112,11 @@ def write_version(df: Any, sink: BatchSink, version: int) -> SinkResult:
     if number is None or not 0 <= number < (1 << 63) - 1:
         raise ValueError(f"version must be an int from 0 to {(1 << 63) - 2}, got {shown(version)}")
     sink.check(frame)
+    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)  # in a function of foreachBatch
+    session = session_of_queries(frame)
     try:
-        return sink.write(frame, Batch(VERSIONS, number))
+        batch = Batch(VERSIONS, number)
+        return sink.write(frame, batch, lambda: store_state(frame, session, query) if query else None)
     finally:
         sink.transactions.close()
 
@@ -164,7 +167,7 @@ class BatchSink:
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
             reporting = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True)
             with plain_plans(df, batch):
-                rows = collected(reporting)
+                rows = collect_rows(reporting)
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 
@@ -198,21 +201,22 @@ class QueryCallback:
     def __init__(self, sink: BatchSink, session: SparkSession) -> None:
         self._sink = sink
         self._session = session
-        self._look_after: threading.Timer | None = None
+        self._end_check: threading.Timer | None = None
 
     def __call__(self, df: DataFrame, number: int) -> None:
         """Write a micro-batch."""
-        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        context = df.sparkSession.sparkContext
+        query = context.getLocalProperty(QUERY_ID)
         if not query:
             raise RuntimeError(
                 f"the local property {QUERY_ID} is not set in the thread of the query: PySpark must run in pinned "
                 "thread mode (PYSPARK_PIN_THREAD=true, the default)"
             )
-        if self._look_after is not None:
-            self._look_after.cancel()
+        if self._end_check is not None:
+            self._end_check.cancel()
         try:
             batch = Batch(query, number, _digest(self._session, query, number))
-            self._sink.write(df, batch, lambda: self._store_state(df, query))
+            self._sink.write(df, batch, lambda: store_state(df, self._session, query))
         except Exception as error:
             if not is_cancelled(error):
                 raise
@@ -220,28 +224,23 @@ class QueryCallback:
             reason = f"application {application!r}, batch {number} is aborted, as the query was stopped ({STOPPED})"
             raise ExactlyOnceError(reason, application=application, batch=number) from None
         finally:
-            self._look_later(query)
+            # If the query is started again in this driver, the new run has another callback and other connections.
+            self._check_end_later(context.getLocalProperty(RUN_ID) or query)
 
-    def _store_state(self, df: DataFrame, query: str) -> None:
-        """Run the tasks of a batch that was committed before, without the sink, if the query has operators with state.
-        Spark fails a batch whose operators have stored no state, and records at its end where the state is stored."""
-        if keeps_state(self._session, query):
-            df.write.format("noop").mode("overwrite").save()
+    def _check_end_later(self, run: str) -> None:
+        self._end_check = threading.Timer(END_CHECK_SECONDS, self._close_if_ended, [run])
+        self._end_check.daemon = True
+        self._end_check.start()
 
-    def _look_later(self, query: str) -> None:
-        self._look_after = threading.Timer(LOOK_SECONDS, self._close_if_ended, [query])
-        self._look_after.daemon = True
-        self._look_after.start()
-
-    def _close_if_ended(self, query: str) -> None:
+    def _close_if_ended(self, run: str) -> None:
         from py4j.protocol import Py4JError
 
         try:
-            is_active = any(one.id == query for one in self._session.streams.active)
+            is_active = any(run in (one.id, one.runId) for one in self._session.streams.active)
         except (Py4JError, AttributeError, OSError):
             is_active = False  # the session has ended
         if is_active:
-            self._look_later(query)
+            self._check_end_later(run)
         else:
             self._sink.transactions.close()
 
@@ -250,7 +249,7 @@ def frame_of(df: Any) -> DataFrame:
     """Return the DataFrame, of a DataStreamWriter the one that it writes. Raise TypeError or ValueError for others."""
     if ".connect." in type(df).__module__:
         raise ValueError(
-            "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
+            "exactly_once needs a classic Spark session: through Spark Connect a query's id and the slots are not "
             "known; run the job on the driver (spark-submit)"
         )
     # A DataFrame has its columns as attributes, so its class is checked.
@@ -275,6 +274,20 @@ def _digest(session: SparkSession, query: str, number: int) -> str:
         log.debug("the offset log of query %s cannot be read: %s", query, error)
         return ""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def session_of_queries(df: DataFrame) -> SparkSession:
+    """Return the session that has started the queries of this program, as far as it is known. A function of
+    `foreachBatch` gets DataFrames of a clone, which does not know the query."""
+    session: SparkSession = getattr(type(df.sparkSession), "_instantiatedSession", None) or df.sparkSession
+    return session
+
+
+def store_state(df: DataFrame, session: SparkSession, query: str) -> None:
+    """Run the tasks of a batch that was committed before, without the sink, if the query has operators with state.
+    Spark fails a batch whose operators have stored no state, and records at its end where the state is stored."""
+    if keeps_state(session, query):
+        df.write.format("noop").mode("overwrite").save()
 
 
 def keeps_state(session: SparkSession, query: str) -> bool:

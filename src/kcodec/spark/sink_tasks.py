@@ -23,7 +23,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.spark.client_options import with_credentials
 from kcodec.spark.sink_cells import CellReader
 from kcodec.spark.sink_columns import SinkColumns
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,15 +35,16 @@ CHOSEN = "__kcodec_partition"
 SLOTS_SECONDS = 30.0
 
 
-def free_slots(df: DataFrame, wanted: int) -> int:
-    """Return the number of tasks that the cluster can run at once. Wait while there are fewer than requested."""
+def cluster_slots(df: DataFrame, requested: int) -> int:
+    """Return the number of slots of the cluster, including those that other jobs use. Wait while there are fewer than
+    requested."""
     java_context: Any = df.sparkSession.sparkContext._jsc
     context = java_context.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     deadline = time.monotonic() + SLOTS_SECONDS
     while True:
         found = int(context.maxNumConcurrentTasks(profile))
-        if found >= wanted or context.isLocal() or time.monotonic() >= deadline:
+        if found >= requested or context.isLocal() or time.monotonic() >= deadline:
             return found
         time.sleep(0.2)
 
@@ -52,9 +53,9 @@ def tasks_for(df: DataFrame, partitions: int, partitions_per_task: int | None) -
     """Return the number of tasks for a topic with this number of partitions. Raise ValueError if they cannot all run
     at once, which a barrier stage needs."""
     if partitions_per_task is None:
-        return max(1, min(partitions, free_slots(df, 1)))
+        return max(1, min(partitions, cluster_slots(df, 1)))
     tasks = -(-partitions // partitions_per_task)
-    slots = free_slots(df, tasks)
+    slots = cluster_slots(df, tasks)
     if tasks > slots:
         raise ValueError(
             f"{partitions} partitions with partitions_per_task={partitions_per_task} need {tasks} tasks at once, and "
@@ -167,7 +168,7 @@ class TaskWriter:
                 f"attempt {context.attemptNumber()} of a task that writes to {self.topic!r}: only the first attempt "
                 "may write; the batch is written again in a new transaction"
             )
-        exempt_modules()
+        prepare_worker()
         number = context.partitionId()
         report = pickle.dumps(self.write(number, batches))
         yield pa.record_batch(

@@ -20,6 +20,7 @@ from kcodec.admin.values import NewTopic
 from kcodec.client import Admin, SharedTransactions, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import (
     AuthenticationError,
+    AuthorizationError,
     BrokerError,
     KcodecError,
     ProducerFencedError,
@@ -361,11 +362,19 @@ class SinkTransactions:
     # Progress in a compacted topic
 
     def _create_progress_topic(self) -> None:
+        """Create the topic of the progress if it does not exist. Brokers check the permission CREATE even if it does,
+        so a refusal means nothing if the topic can be described."""
         if self._transactions is not None:
             return
-        topic = NewTopic(self.settings.progress_topic, num_partitions=1, configs=PROGRESS_CONFIGS)
+        name = self.settings.progress_topic
+        topic = NewTopic(name, num_partitions=1, configs=PROGRESS_CONFIGS)
         try:
             self._admin_client().create_topics([topic])
+        except AuthorizationError as refusal:
+            try:
+                self._admin_client().describe_topics([name])
+            except BrokerError:
+                raise refusal from None
         except BrokerError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """``format("kcodec")``: a Python data source that yields Arrow batches, of topics or of files. Spark 4.0 and newer.
 
-`kcodec.spark.topic_source` has the readers of topics. For files, ``partitions()`` runs on the driver and reads only the
-headers of batches. It finds the partitions, resolves their transactions, converts timestamps to offsets, and divides
-files into ranges at batch boundaries. Each range contains the outcomes of its transactions.
+`kcodec.spark.batch_readers` has the readers of batch queries. For files, ``partitions()`` runs on the driver and reads
+only the headers of batches. It finds the partitions, resolves their transactions, converts timestamps to offsets, and
+divides files into ranges at batch boundaries. Each range contains the outcomes of its transactions.
 
 Spark starts a Python process for each streaming query, and this process imports this module. The methods import other
-modules only after a call of `exempt_modules`. A garbage collection of all modules that PySpark has loaded would take
+modules only after a call of `prepare_worker`. A garbage collection of all modules that PySpark has loaded would take
 longer than these imports.
 """
 
@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from kcodec.spark.workers import SentToTasks, exempt_modules
+from kcodec.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from kcodec.spark.columns import SparkColumn
-    from kcodec.spark.options import SourceOptions
 
 logger = logging.getLogger("kcodec.spark")
 PUSHDOWN_HAS_NO_EFFECT = (
@@ -53,38 +51,37 @@ class KcodecDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of Spark's own Kafka source, with the columns of includeHeaders and includeBatchMeta."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark.columns import struct_type
-        from kcodec.spark.options import TABLES_ARE_READ, is_table, options_of_table
+        from kcodec.spark.file_options import is_table
 
-        if is_table(self.options) and "topic" in {name.lower() for name in self._given()}:
-            raise ValueError(TABLES_ARE_READ)
-        if reads_topics(self._given()):
-            schema = struct_type(_columns_of_topics(self._given()))
-        else:
-            schema = struct_type(_columns_of_files(self._given()))
+        given = self._given()
         if is_table(self.options):
-            schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(options_of_table(self.options))
+            _check_table(given)
+        schema = struct_type(_columns_of_topics(given) if reads_topics(given) else _columns_of_files(given))
+        if is_table(self.options):
+            schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(given)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark.columns import columns_of_schema
 
         given = self._table_options(schema) | self._given()
         columns = columns_of_schema(schema)
         if reads_topics(given):
-            from kcodec.spark.topic_source import TopicReader
-            from kcodec.spark.topics import TopicSource
+            from kcodec.spark.batch_readers import TopicReader
+            from kcodec.spark.topic_source import TopicSource
 
             return TopicReader(TopicSource.of(without_pushdown(given), columns=columns))
-        from kcodec.spark.options import parse_options
+        from kcodec.spark.batch_readers import KcodecReader
+        from kcodec.spark.file_options import parse_options
 
         return KcodecReader(parse_options(without_pushdown(given)), columns)
 
     def _given(self) -> dict[str, str]:
-        from kcodec.spark.options import is_table, options_of_table
+        from kcodec.spark.file_options import is_table, options_of_table
 
         return options_of_table(self.options) if is_table(self.options) else dict(self.options)
 
@@ -96,14 +93,14 @@ class KcodecDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query, which raises the errors of options when the query starts."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark.columns import columns_of_schema
         from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
 
         try:
             given = self._table_options(schema) | self._given()
             if reads_topics(given):
-                from kcodec.spark.topics import TopicSource
+                from kcodec.spark.topic_source import TopicSource
 
                 source = TopicSource.of(without_pushdown(given), is_stream=True, columns=columns_of_schema(schema))
                 return stream_reader(TopicQuery(source))
@@ -115,23 +112,44 @@ class KcodecDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark import writers  # which imports the clients
 
         return writers.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; all output modes append."""
-        exempt_modules()
+        prepare_worker()
         from kcodec.spark import writers
 
         return writers.stream_writer(self.options, schema)
 
 
+def _check_table(given: Mapping[str, str]) -> None:
+    """Raise ValueError if the options of a table are those of a writer, or contain a secret.
+
+    The options of a table are in the metadata of its first column. Spark copies this metadata into the catalog entries
+    and the Parquet files of everything that is made from this column.
+    """
+    from kcodec.spark.client_options import secret_option
+    from kcodec.spark.file_options import TABLES_ARE_READ
+
+    names = {name.lower() for name in given}
+    if "topic" in names and not names & {"path", "paths"}:
+        raise ValueError(TABLES_ARE_READ)
+    secret = secret_option(given)
+    if secret is not None:
+        raise ValueError(
+            f"a table must not have the option {secret!r}, because Spark copies the options of a table into its "
+            "catalog, into plans and into Parquet files; set kcodec.token.provider for passwords and tokens, and use a "
+            "private key without a password"
+        )
+
+
 def reads_topics(given: Mapping[str, str]) -> bool:
     """Return whether options name topics, and not files. Raise ValueError if they name both, or neither."""
     from kcodec.spark.offset_options import STRATEGIES
-    from kcodec.spark.topics import SERVERS
+    from kcodec.spark.topic_source import SERVERS
 
     folded = {name.lower() for name in given}
     of_topics = [name for name in (SERVERS, *STRATEGIES) if name.lower() in folded]
@@ -167,7 +185,7 @@ def without_pushdown(given: Mapping[str, str]) -> dict[str, str]:
 
 def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """Return the columns of a query over topics. It is not known yet whether it is a stream."""
-    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.topic_source import TopicSource
 
     given = without_pushdown(given)
     try:
@@ -179,8 +197,11 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
 def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """Return the columns of a query over files. It is not known yet whether it is a stream."""
     from kcodec.spark.columns import default_columns
-    from kcodec.spark.options import parse_options
+    from kcodec.spark.file_options import parse_options
+    from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 
+    limits = {name.lower() for name in LIMIT_OPTIONS}  # a batch query, which ignores them, logs a warning
+    given = {name: value for name, value in given.items() if name.lower() not in limits}
     try:
         options = parse_options(given)
     except ValueError as error:
@@ -191,33 +212,3 @@ def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
         except ValueError:
             raise error from None
     return default_columns(options.include_headers, options.include_batch_meta)
-
-
-class KcodecReader(SentToTasks, DataSourceReader):
-    """Plans on the driver and reads in tasks. It has only plain values, because Spark pickles it."""
-
-    def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
-        from kcodec.spark import ranges  # which imports the reader of logs
-
-        self._options = options
-        self._reading = ranges.RangeOptions(
-            tuple(columns),
-            isolation_level=options.isolation_level,
-            on_error=options.on_error,
-            check_crcs=options.check_crcs,
-            limits=options.limits,
-        )
-
-    def partitions(self) -> list[InputPartition]:
-        """Return one InputPartition with its ranges for each task. Never return an empty list, for which Spark 4.1
-        creates a None."""
-        from kcodec.spark import ranges
-
-        tasks = ranges.plan_tasks(self._options, self._reading)
-        return [InputPartition(task) for task in tasks or [()]]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one task."""
-        from kcodec.spark import ranges
-
-        return ranges.read_ranges(partition.value, self._reading)

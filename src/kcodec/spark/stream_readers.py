@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kcodec.offsets import OffsetRange
+    from kcodec.spark.file_ranges import Task
     from kcodec.spark.file_stream import FileStream, FileStreamOptions
-    from kcodec.spark.ranges import Task
+    from kcodec.spark.topic_source import TopicSource
     from kcodec.spark.topic_stream import TopicStream
-    from kcodec.spark.topics import TopicSource
     from kcodec.spark.trigger_limits import TriggerLimits
 
 logger = logging.getLogger("kcodec.spark")
@@ -120,7 +120,7 @@ class FileQuery:
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. A segment that was deleted since it was planned is lost."""
-        from kcodec.spark.ranges import read_ranges
+        from kcodec.spark.file_ranges import read_ranges
 
         for each in task:
             try:

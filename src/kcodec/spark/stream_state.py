@@ -82,11 +82,11 @@ class StreamState(ABC):
         """Return the starting offsets according to the options, and the ids of the topics."""
 
     @abstractmethod
-    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+    def _find_logs_and_ends(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         """Return the logs, and the offset up to which each can be read: at least the position, unless it is lost."""
 
     @abstractmethod
-    def _is_wanted(self, partition: TopicPartition) -> bool:
+    def _is_requested(self, partition: TopicPartition) -> bool:
         """Return whether the options name a partition."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class StreamState(ABC):
     def _first(self) -> StreamOffsets:
         offsets, ids = self._starting()
         position = StreamOffsets(offsets, ids)
-        losses = self._losses(position, *self._look(position))
+        losses = self._losses(position, *self._find_logs_and_ends(position))
         self._raise_if_lost(losses)
         self._log(losses)
         return position
@@ -128,8 +128,8 @@ class StreamState(ABC):
         """Return the end of the next micro-batch. Return `start` if there are no new offsets, or not enough.
 
         start: the end of the one before. None: Spark does not pass it (4.0 and 4.1), so that it is the end that was
-        returned or planned last. These versions plan the last batch of the checkpoint first, even if it is complete: a
-        query without one is new.
+        returned or planned last. On a restart, Spark 4.0 and 4.1 first call `partitions(offset, offset)` with the last
+        offset of the checkpoint. If no position is known, the query is therefore new.
         is_limited: False for the read limit ReadAllAvailable, which overrides all options.
         """
         if start is None and self._position is None:
@@ -140,7 +140,7 @@ class StreamState(ABC):
         if start is not None and StreamOffsets.REFUSED in start:
             raise self._refusal or ValueError(start[StreamOffsets.REFUSED])
         position = self._position if start is None else StreamOffsets.from_dict(start)
-        logs, ends = self._look(position)
+        logs, ends = self._find_logs_and_ends(position)
         ids = dict(logs.ids)
         kept_topics: dict[str, int] = {}
         if position is not None:
@@ -185,8 +185,10 @@ class StreamState(ABC):
         }
 
     def report(self) -> dict[str, Any] | None:
-        """Return the ends of the logs at the last `latest_offset`, without limits. The lag is computed from them."""
-        return None if self._latest is None else self._latest.to_dict()
+        """Return the ends of the logs at the last `latest_offset`, without limits. The lag is computed from them, so
+        that the result contains nothing but offsets and ids of topics."""
+        latest = self._latest
+        return None if latest is None else StreamOffsets(latest.offsets, latest.topic_ids).to_dict()
 
     def _limited(self, position: StreamOffsets, latest: StreamOffsets, logs: KnownLogs) -> StreamOffsets:
         """Return the end of the next micro-batch; the position if there is nothing to do.
@@ -284,7 +286,7 @@ class StreamState(ABC):
         ranges = [
             OffsetRange(*partition, offset, max(offset, ends.get(partition, 0)))
             for partition, offset in sorted(position.offsets.items())
-            if self._is_wanted(partition)
+            if self._is_requested(partition)
         ]
         latest = {partition: ends[partition] for partition in logs.partitions if partition in ends}
         _, losses = planner.find_losses(
@@ -293,7 +295,7 @@ class StreamState(ABC):
         dropped = [
             DataLoss(partition, offset, None, "the options of the query do not name the partition any more")
             for partition, offset in position.offsets.items()
-            if not self._is_wanted(partition)
+            if not self._is_requested(partition)
         ]
         found = [*losses, *dropped]
         if found and not set(position.offsets) & set(logs.partitions):

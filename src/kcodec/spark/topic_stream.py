@@ -30,7 +30,7 @@ from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import has_provider, with_credentials
 from kcodec.spark.planner import DataLoss, StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
-from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
+from kcodec.spark.topic_source import TopicSource, find_topics, list_offsets, offsets_at
 
 if TYPE_CHECKING:
     from kcodec.client import Admin
@@ -87,7 +87,7 @@ class TopicStream(StreamState):
         self._known = None
         logs = self._logs(None)
         latest = {**self._list(logs.partitions, "latest"), **(self._frozen or {})}
-        limit, level = self._source.starting(), self._source.isolation_level
+        limit, level = self._source.starting, self._source.isolation_level
         times = self._request(lambda admin: offsets_at(admin, limit, logs.partitions, level))
         offsets = planner.resolve_offsets(limit, logs.partitions, logs.earliest, latest, times, is_start=True)
         return offsets, logs.ids
@@ -151,12 +151,12 @@ class TopicStream(StreamState):
             return send(self._client)
 
     def _list(self, partitions: Iterable[TopicPartition], spec: str, level: Any = None) -> dict[TopicPartition, int]:
-        wanted: dict[TopicPartition, str | int] = dict.fromkeys(partitions, spec)
+        requested: dict[TopicPartition, str | int] = dict.fromkeys(partitions, spec)
         level = level or self._source.isolation_level
-        return self._request(lambda admin: list_offsets(admin, wanted, level)) if wanted else {}
+        return self._request(lambda admin: list_offsets(admin, requested, level)) if requested else {}
 
-    def _find(self, wanted: offset_options.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
-        return self._request(lambda admin: find_topics(admin, wanted))
+    def _find(self, requested: offset_options.SourceTopics) -> tuple[dict[str, UUID | None], dict[str, int]]:
+        return self._request(lambda admin: find_topics(admin, requested))
 
     def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
         """Return the logs, at most METADATA_SECONDS old. With `may_miss`, missing topics are not an error."""
@@ -168,14 +168,14 @@ class TopicStream(StreamState):
     def _looked_up(
         self, position: StreamOffsets | None, now: float, may_miss: bool, attempts: int = LIST_ATTEMPTS
     ) -> KnownLogs:
-        wanted = self._source.topics()
+        requested = self._source.topics
         known = set() if position is None else {partition.topic for partition in position.offsets}
         may_miss = may_miss or (position is not None and not self._source.fails_on_data_loss)
         waited = False
         try:
-            ids, counts = self._find(wanted)
+            ids, counts = self._find(requested)
         except (BrokerError, AdminError) as error:
-            named = set(wanted.subscribe or (partition.topic for partition in wanted.assign))
+            named = set(requested.subscribe or (partition.topic for partition in requested.assign))
             gone = _missing(error, named)
             if gone is None or not (may_miss or gone <= known):
                 raise
@@ -183,11 +183,11 @@ class TopicStream(StreamState):
             ids, counts = self._find(offset_options.SourceTopics(subscribe=tuple(left))) if left else ({}, {})
         partitions = [
             each
-            for each in wanted.partitions(counts)
+            for each in requested.partitions(counts)
             if each.partition < counts.get(each.topic, 0) or (position is None and not may_miss)
         ]
         read = {partition.topic for partition in partitions}
-        missing = {topic for topic in known - set(counts) if self._is_topic_wanted(topic)}
+        missing = {topic for topic in known - set(counts) if requested.includes_topic(topic)}
         texts = {topic: id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
         try:
             earliest = self._list(partitions, "earliest")
@@ -198,14 +198,10 @@ class TopicStream(StreamState):
             return self._looked_up(position, now, may_miss, attempts - 1)
         return KnownLogs(partitions, texts, earliest, missing, now, waited)
 
-    def _is_wanted(self, partition: TopicPartition) -> bool:
-        assigned = self._source.topics().assign
-        return partition in assigned if assigned else self._is_topic_wanted(partition.topic)
+    def _is_requested(self, partition: TopicPartition) -> bool:
+        return self._source.topics.includes(partition)
 
-    def _is_topic_wanted(self, topic: str) -> bool:
-        return any(each.topic == topic for each in self._source.topics().partitions({topic: 1}))
-
-    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+    def _find_logs_and_ends(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         logs, ends = self._logs_and_ends(position)
         return logs, ends if position is None else self._not_below(position, logs, ends)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import pickle
 import sys
@@ -17,22 +18,53 @@ if TYPE_CHECKING:
 
 #: Environment variables of Python processes that Spark starts, from 4.0 on, and before.
 WORKER_VARIABLES = frozenset({"SPARK_PYTHON_RUNTIME", "PYTHON_WORKER_FACTORY_SECRET"})
-#: Process id -> number of modules that were loaded at the last call of `exempt_modules`. A forked worker has a copy.
-_exempted: dict[int, int] = {}
+#: Environment variable for the level of the logger kcodec in processes that Spark starts.
+LOG_LEVEL = "KCODEC_LOG_LEVEL"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+#: Process id -> number of modules that were loaded at the last call of `prepare_worker`. A forked worker has a copy.
+_frozen: dict[int, int] = {}
 BatchFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-def exempt_modules() -> None:
-    """Exempt the loaded modules of a Python process of Spark from later garbage collections. Call this when a task
-    begins.
+def prepare_worker() -> None:
+    """Set the log level of a Python process of Spark, and exempt its modules from garbage collections. Call this when a
+    task begins, and in the process that plans a query. It does nothing in processes that Spark has not started."""
+    if os.environ.keys() & WORKER_VARIABLES:
+        _set_log_level()
+        _freeze_loaded_modules()
+
+
+def _set_log_level() -> None:
+    """Apply KCODEC_LOG_LEVEL to the logger kcodec. A program cannot configure the logging of these processes. Without a
+    handler, Python would write only warnings to stderr.
+
+    Raise ValueError if the level is unknown.
+    """
+    level = os.environ.get(LOG_LEVEL, "").strip().upper()
+    if not level:
+        return
+    logger = logging.getLogger("kcodec")
+    if level not in LEVELS:
+        raise ValueError(
+            f"environment variable {LOG_LEVEL} is {os.environ[LOG_LEVEL]!r}: expected one of {', '.join(LEVELS)}"
+        )
+    logger.setLevel(level)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+
+
+def _freeze_loaded_modules() -> None:
+    """Exempt the loaded modules from later garbage collections.
 
     Spark collects garbage after each task of a Python worker that it uses again. If pyarrow and pandas are loaded, this
-    can take longer than the rest of a task (docs/design/spark-sink.md). This function does nothing in processes that
-    Spark has not started, or if no module was loaded since the last call.
+    can take longer than the rest of a task (docs/design/spark-sink.md). This function does nothing if no module was
+    loaded since the last call.
     """
-    if not os.environ.keys() & WORKER_VARIABLES or _exempted.get(os.getpid()) == len(sys.modules):
+    if _frozen.get(os.getpid()) == len(sys.modules):
         return
-    _exempted[os.getpid()] = len(sys.modules)
+    _frozen[os.getpid()] = len(sys.modules)
     gc.freeze()  # without a collection, as Spark collects after the task before
 
 

@@ -30,19 +30,20 @@ from kcodec.producer.options import take_options
 from kcodec.spark.client_options import (
     LEAVE_OUT,
     PROVIDER_FUNCTION,
+    SECURITY,
     TOKEN_PROVIDER,
     client_option,
     why_refused,
     with_credentials,
 )
 from kcodec.spark.columns import KAFKA_COLUMNS, suggestion
+from kcodec.spark.file_options import BY_FOLDED_NAME as FILE_OPTIONS
+from kcodec.spark.file_options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.offset_options import STRATEGIES
-from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
-from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
-from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
-from kcodec.spark.topics import OBJECTS, PEM_FILES
-from kcodec.spark.workers import SentToTasks, exempt_modules
+from kcodec.spark.topic_source import BY_FOLDED_NAME as PLANNING_OPTIONS
+from kcodec.spark.topic_source import OBJECTS, PEM_FILES
+from kcodec.spark.workers import SentToTasks, prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,8 +74,6 @@ PRODUCER_OPTIONS = (WriterOptions.__annotations__.keys() | {"acks", "enable_idem
 KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(PRODUCER_OPTIONS - OBJECTS.keys()))
 #: Options of a reader that name what is read.
 OF_TOPICS = {*(name.lower() for name in STRATEGIES), "path", "paths"}
-#: Beginnings of the names of options of TLS and SASL, and of our own.
-SECURITY = ("ssl_", "sasl_", "security_", "kcodec.")
 #: Producers without a task that a process keeps.
 MOST_IDLE = 4
 
@@ -237,7 +236,7 @@ class KcodecStreamWriter(SentToTasks, StreamArrowWriter):  # type: ignore[misc]
 
 
 def _log_commit(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
-    exempt_modules()  # Spark collects garbage after each commit, too
+    prepare_worker()  # Spark collects garbage after each commit, too
     rows = [message.rows for message in messages if isinstance(message, WrittenRows)]
     logger.info("%s: %d rows of %d tasks are written", what, sum(rows), len(rows))
 
@@ -260,7 +259,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options:
     Raise KcodecError for the first error, whose text has the numbers of the rows in this task. The producer is kept
     for later calls with the same options, and closed after an error.
     """
-    exempt_modules()
+    prepare_worker()
     began = time.monotonic()
     task: _TaskRows | None = None
     try:

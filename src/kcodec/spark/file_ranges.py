@@ -20,10 +20,10 @@ from kcodec.log.chunks import ByteRange, StreamOptions
 from kcodec.log.splits import cut_by_index
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
+from kcodec.spark.file_options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST
-from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
-from kcodec.spark.workers import exempt_modules
+from kcodec.spark.workers import prepare_worker
 from kcodec.timestamps import unit_hint
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class RangeOptions:
 
 @dataclass(frozen=True)
 class FileRange:
-    """One range of one file, with the bounds and the verdict of its partition. Pickles."""
+    """One range of one file, with the bounds and the outcomes of the transactions of its partition. Pickles."""
 
     byte_range: ByteRange
     size_in_bytes: int
-    verdict: logs.Verdict
+    outcomes: logs.Verdict
     topic: str | None
     partition: int | None
     start_offset: int | None
@@ -94,20 +94,20 @@ def plan_paths(
     opened: dict[str, list[FileRange]] = {}
     planned: dict[str, tuple[FileRange, ...]] = {}
     for path in paths:
-        wanted: list[FileRange] = []
+        requested: list[FileRange] = []
         for found in find_partitions([path]):
             if found.path not in opened:
                 log, bounds = _open(found.path, reading, topic, partition), (reading.start_offset, reading.end_offset)
                 opened[found.path] = list(_cut(log, reading, *bounds, DEFAULT_SPLIT_BYTES))
-            wanted += _in_segments(opened[found.path], found)
-        planned[path] = tuple(wanted)
+            requested += _in_segments(opened[found.path], found)
+        planned[path] = tuple(requested)
     return planned
 
 
 def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[pa.RecordBatch]:
     """Return the rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is
     logged."""
-    exempt_modules()
+    prepare_worker()
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
         options = StreamOptions(
@@ -123,10 +123,10 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
             partition=each.partition,
             spark_layout=True,
         )
-        chunks = logs.Chunks([each.byte_range], each.verdict, options)
+        chunks = logs.Chunks([each.byte_range], each.outcomes, options)
         yield from renamed.batches(chunks)
-        place = f"{each.byte_range.path} from byte {each.byte_range.start} on"
-        convert.log_counts(place, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
+        source_name = f"{each.byte_range.path} from byte {each.byte_range.start} on"
+        convert.log_counts(source_name, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
 
 
 def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
@@ -238,8 +238,10 @@ def _start(options: SourceOptions, log: logs.Log) -> int | None:
 
 
 def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
-    """Return the offset before which the read ends; None means at the log's end. A timestamp nothing matches is the
-    end."""
+    """Return the offset before which the read ends, or None for the end of the log.
+
+    If no record has this timestamp or a later one, return None.
+    """
     number = _number(bound, log)
     if number is None or (bound.kind == "offset" and number == LATEST):
         return None
@@ -251,19 +253,19 @@ def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
 def _cut(
     log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
 ) -> Iterator[FileRange]:
-    """Yield the ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
+    """Yield the ranges that hold offsets in [start, end), each with the outcomes of its own transactions."""
     if reading.on_error == "skip":
         yield from _cut_by_index(log, reading, start, end, split_bytes)
         return
-    verdict = log.verdict(reading.isolation_level, on_error=reading.on_error)
+    outcomes = log.verdict(reading.isolation_level, on_error=reading.on_error)
     if _needs_no_walk(log, reading, split_bytes):
         (segment,), size = log.segments, log.size_in_bytes
         byte_range = ByteRange(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
-        yield FileRange(byte_range, size, verdict, log.topic, log.partition, start, end)
+        yield FileRange(byte_range, size, outcomes, log.topic, log.partition, start, end)
         return
     splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
     for split in splits:
-        part = verdict.between(split.first_offset, split.next_offset)
+        part = outcomes.between(split.first_offset, split.next_offset)
         yield FileRange(split.byte_range, split.size_in_bytes, part, log.topic, log.partition, start, end)
 
 
@@ -274,7 +276,7 @@ def _cut_by_index(
 
     With read_committed the transactions that can be read decide which records are delivered.
     """
-    verdict = log.verdict(reading.isolation_level, on_error="skip")
+    outcomes = log.verdict(reading.isolation_level, on_error="skip")
     first = max(log.log_start_offset, start or 0)
     for segment, following in zip(log.segments, [*log.segments[1:], None], strict=True):
         below = None if following is None else following.base_offset
@@ -284,7 +286,7 @@ def _cut_by_index(
         for byte_range, size in cut_by_index(segment, below, split_bytes, reading.limits):
             is_before = byte_range.below_offset is not None and byte_range.below_offset <= first
             if not is_before and (end is None or byte_range.first_offset < end):
-                part = verdict.between(byte_range.first_offset, byte_range.below_offset or HIGHEST_LONG)
+                part = outcomes.between(byte_range.first_offset, byte_range.below_offset or HIGHEST_LONG)
                 yield FileRange(byte_range, size, part, log.topic, log.partition, start, end)
 
 

@@ -92,7 +92,8 @@ def exactly_once(
                   - A Column or SQL text: an int that is 0 or greater.
                   - A function that is called for each batch with the number of partitions, and returns a Column.
     partitions_per_task: Number of Kafka partitions that one task writes. All tasks run at the same time, and each needs
-                  one free slot. None: the smallest number for which the free slots suffice.
+                  one free slot. None: one task for each partition, but at most as many tasks as the cluster has slots.
+                  Slots that other jobs use are included.
     transaction_timeout_ms: Maximum time to write one batch, in ms. The limit is transaction.max.timeout.ms of the
                   broker (900,000 by default). If the driver dies during a batch, consumers wait at most this long.
     on_new_checkpoint: What to do if the checkpoint does not continue what was committed. "refuse": raise

@@ -30,7 +30,7 @@ CANCEL_AGAIN_SECONDS = 0.2
 MAX_ERROR_CHARACTERS = 300
 
 
-def collected(frame: DataFrame) -> list[Row]:
+def collect_rows(frame: DataFrame) -> list[Row]:
     """Return the rows of a DataFrame. If an exception such as KeyboardInterrupt interrupts the main thread meanwhile,
     cancel only the job of this call."""
     if threading.current_thread() is not threading.main_thread():  # a signal interrupts only the main thread

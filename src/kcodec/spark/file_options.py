@@ -18,7 +18,8 @@ from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
-from kcodec.spark.offset_options import EARLIEST, LATEST, parse_partition_numbers, refuse_word
+from kcodec.spark.offset_options import EARLIEST, LATEST, parse_flag, parse_partition_numbers, refuse_word
+from kcodec.spark.trigger_limits import LIMIT_OPTIONS
 from kcodec.timestamps import warn_of_unit
 
 logger = logging.getLogger("kcodec.spark")
@@ -47,8 +48,7 @@ FOREIGN_OPTIONS = {
     "maxRecordsPerPartition": "files are split at batch boundaries: use minPartitions or splitBytes",
 }
 # Options of a streaming read: a batch read of Spark's own source accepts them with a warning.
-STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-STREAM_BY_FOLDED_NAME = {name.lower(): name for name in STREAM_OPTIONS}
+STREAM_BY_FOLDED_NAME = {name.lower(): name for name in LIMIT_OPTIONS}
 FOREIGN_BY_FOLDED_NAME = {name.lower(): name for name in FOREIGN_OPTIONS}
 
 
@@ -87,15 +87,15 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Return the options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
-    options = dict(_known(options_of_table(given) if is_table(given) else given))
+    """Return the options of a read. Raise ValueError if an option is unknown, invalid, or has no meaning for files."""
+    options = dict(_known(given))
     for old, new in RENAMED.items():
         take_renamed(options, old, new)
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
     return SourceOptions(
         paths=_paths(options),
-        include_headers=_boolean(options, "includeHeaders", False),
-        include_batch_meta=_boolean(options, "includeBatchMeta", False),
+        include_headers=parse_flag(options, "includeHeaders", False),
+        include_batch_meta=parse_flag(options, "includeBatchMeta", False),
         isolation_level=_choice(options, "kafka.isolation.level", [level.label for level in IsolationLevel]),
         starting=_bound(options, "starting", Bound("earliest")),
         ending=_bound(options, "ending", Bound("latest")),
@@ -105,7 +105,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         topic=options.get("topic"),
         partition=_integer(options, "partition", -1, least=0) if "partition" in options else None,
         split_bytes=_integer(options, "splitBytes", DEFAULT_SPLIT_BYTES, least=1),
-        check_crcs=_boolean(options, "checkCrcs", True),
+        check_crcs=parse_flag(options, "checkCrcs", True),
         limits=DecodeLimits(
             max_batch_bytes=_integer(options, "maxBatchBytes", DEFAULT_MAX_BATCH_BYTES, least=61),
             max_decompressed_bytes=_integer(options, "maxDecompressedBytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=61),
@@ -133,9 +133,9 @@ def options_of_table(properties: Mapping[str, str]) -> dict[str, str]:
     """
     prefix = "option."
     options = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
-    place = properties.get("path", properties.get("location"))
-    names_place = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
-    return options if place is None or names_place else {**options, "path": place}
+    path = properties.get("path", properties.get("location"))
+    names_path = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
+    return options if path is None or names_path else {**options, "path": path}
 
 
 def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -162,24 +162,12 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     several = json.loads(options["paths"]) if "paths" in options else []
     paths = (*([options["path"]] if "path" in options else []), *several)
     if not paths:
-        raise ValueError(
-            'no path is given: spark.read.format("kcodec").load("/path/to/topic-0"); a table needs LOCATION or the '
-            "option path, and no list of columns, as Spark passes no option to a table with one"
-        )
+        raise ValueError("no path is given: option 'paths' is an empty list")
     return paths
 
 
 def _wrong(option: str, value: str, expected: str) -> ValueError:
     return ValueError(f"option {option!r} is {value!r}: expected {expected}")
-
-
-def _boolean(options: Mapping[str, str], option: str, default: bool) -> bool:
-    value = options.get(option)
-    if value is None:
-        return default
-    if value.lower() not in ("true", "false"):
-        raise _wrong(option, value, "true or false")
-    return value.lower() == "true"
 
 
 def _integer(options: Mapping[str, str], option: str, default: int, *, least: int | None = None) -> int:
