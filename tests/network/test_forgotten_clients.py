@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kcodec.compat.aiokafka import AIOKafkaConsumer
 from kcodec.errors import TransportError
 from kcodec.flow import Address
 from kcodec.network.asyncio_loop import AsyncioLoop
+from kcodec.network.options import ClientConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 SESSION: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
@@ -196,6 +198,7 @@ def test_a_connection_fails_at_once_when_the_executor_has_ended() -> None:
 
     class Opened:
         is_closed = False
+        network = SimpleNamespace(options=ClientConfig(bootstrap_servers="localhost:1"))
 
         def closed(self, error: BaseException) -> None:
             found.append(error)
