@@ -281,10 +281,14 @@ class CancelledFlow(Exception):
     """The joined task was cancelled."""
 
 
-def response_interrupted(interruption: BaseException) -> TransportError:
-    """Return the error of a client whose code was interrupted while it handled a response, for example by Ctrl-C in
-    asyncio. Nothing else would handle the rest of the response."""
-    return TransportError(f"the handling of a response was interrupted by {interruption!r}", possibly_sent=True)
+class InterruptedFlow(TransportError):
+    """The joined task was interrupted, for example by Ctrl-C in asyncio, and nothing does the rest of its work."""
+
+
+def interrupted(what: str, interruption: BaseException) -> InterruptedFlow:
+    """Return the error of a flow, or of the handling of a response, that was interrupted."""
+    text = f"{what} was interrupted by {interruption!r}; if calls keep failing, create another client"
+    return InterruptedFlow(text, possibly_sent=True)
 
 
 def call(

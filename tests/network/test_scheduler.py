@@ -10,7 +10,22 @@ from typing import Any
 import pytest
 from interrupted_calls import interrupted
 
-from kcodec.flow import Call, CancelledFlow, Flow, Signal, Sleep, StartCall, Task, Wait, call, join, sleep, spawn, wait
+from kcodec.flow import (
+    Call,
+    CancelledFlow,
+    Flow,
+    InterruptedFlow,
+    Signal,
+    Sleep,
+    StartCall,
+    Task,
+    Wait,
+    call,
+    join,
+    sleep,
+    spawn,
+    wait,
+)
 from kcodec.network.scheduler import Scheduler
 
 
@@ -182,8 +197,8 @@ def test_an_interruption_ends_its_flow_and_no_other() -> None:
     def waiting(task: Task[None]) -> Flow[str]:
         try:
             yield from join(task)
-        except CancelledFlow as error:
-            return str(error)
+        except InterruptedFlow as error:
+            return str(error).partition(";")[0]
         return "no error"
 
     interrupted_task = script.scheduler.spawn(interrupted_flow(), "first")

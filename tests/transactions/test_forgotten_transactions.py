@@ -237,6 +237,10 @@ def test_a_dropped_async_producer_aborts_its_transaction(
     assert ABORTED in caplog.text and LOST not in caplog.text
 
 
+# Some of the points are in __del__ of a closed client, where Python reports and ignores every exception.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. .function ClientBase.__del__:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize(("run_program", "most"), [(run_producer, 800), (run_session, 2900)])
 def test_a_transaction_is_aborted_after_a_second_ctrl_c(
     kcodec_broker: Broker, run_program: Callable[..., bool], most: int

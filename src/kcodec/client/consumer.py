@@ -297,7 +297,7 @@ class Consumer(ClientBase):
     def _run_with_callbacks(self, flow: Flow[T], timeout: float | None, call: str) -> T:
         """Run a call in the background, and its callbacks on this thread. Raise the error of a callback only after the
         call has ended, so that the consumer leaves the group even if `on_revoked` fails."""
-        task = self._run(spawn(flow, "call"))
+        task = self._run(spawn(flow, "the call"))
         failure: Exception | None = None
         while (callback := self._run(self._core.next_callback(task))) is not None:
             try:

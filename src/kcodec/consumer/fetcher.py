@@ -44,7 +44,7 @@ from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, TransportError, UnsupportedError
-from kcodec.flow import ByVersion, Call, Flow, Reply, Signal, StartCall, Task, response_interrupted, spawn, wait
+from kcodec.flow import ByVersion, Call, CancelledFlow, Flow, Reply, Signal, StartCall, Task, interrupted, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
@@ -158,6 +158,7 @@ class Fetcher:
         try:
             for signal in (self.assignment.changed, self.cluster.changed):
                 listeners.append((yield from spawn(self._listen(signal), "fetcher: listener")))
+                listeners[-1].when_done(self._note_failure)
             while True:
                 self._is_woken = False
                 if self._failure is not None:
@@ -169,6 +170,11 @@ class Fetcher:
             self._is_ended = True
             for task in listeners:
                 task.cancel()
+
+    def _note_failure(self, task: Task[None]) -> None:
+        if not isinstance(task.error, CancelledFlow):
+            self._failure = task.error
+            self._wake()
 
     def _listen(self, signal: Signal) -> Flow[None]:
         while True:
@@ -297,7 +303,7 @@ class Fetcher:
             except Exception as failure:  # noqa: BLE001  the flow raises it
                 self._failure = failure
             except BaseException as interruption:
-                self._failure = response_interrupted(interruption)
+                self._failure = interrupted("the handling of a response", interruption)
                 raise
             finally:
                 if not is_aside:

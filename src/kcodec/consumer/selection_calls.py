@@ -25,7 +25,7 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler
-from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, spawn
+from kcodec.flow import CancelledFlow, Flow, InterruptedFlow, Signal, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
 Partitions = Iterable[TopicPartition]
@@ -47,7 +47,7 @@ def leaving_seconds(timeout: float) -> float:
 class SelectionCalls:
     """See the module. `handler` must be set before the first call.
 
-    guarded:    Returns a background flow whose failure makes every call of the consumer raise.
+    ended:      Called with each background task that has ended. Its failure makes every call of the consumer raise.
     watch:      Returns a background flow that wakes a waiting poll whenever a signal is set.
     check_open: Raises an error once the consumer is closed.
     note_poll:  Reports to the group that the application polls.
@@ -64,7 +64,7 @@ class SelectionCalls:
         known_partitions: KnownPartitions,
         settings: ConsumerSettings,
         *,
-        guarded: Callable[[Flow[None]], Flow[None]],
+        ended: Callable[[Task[None]], None],
         watch: Callable[[Callable[[], Signal]], Flow[None]],
         check_open: Callable[[], None],
         note_poll: Callable[[], None],
@@ -76,7 +76,7 @@ class SelectionCalls:
         self._commits = commits
         self._known_partitions = known_partitions
         self._settings = settings
-        self._guarded = guarded
+        self._flow_ended = ended
         self._watch = watch
         self._check_open = check_open
         self._note_poll = note_poll
@@ -146,7 +146,8 @@ class SelectionCalls:
             self._members.add(membership)
             flows = {"membership": membership.run(), "watch membership": self._watch(lambda: membership.changed)}
             for name, flow in flows.items():
-                self.membership_tasks.append((yield from spawn(self._guarded(flow), name)))
+                self.membership_tasks.append((yield from spawn(flow, name)))
+                self.membership_tasks[-1].when_done(self._flow_ended)
         self._note_poll()
         membership.subscribe(self.subscription.topics, self.subscription.pattern)
 
@@ -341,7 +342,7 @@ class SelectionCalls:
         for membership in list(self._members):
             try:
                 yield from self._leave(membership, deadline, reason)
-            except CancelledFlow as error:
+            except (CancelledFlow, InterruptedFlow) as error:
                 log.info("a request to leave the group was interrupted: %s", error)
         yield from self._end_leaving(deadline)
 
@@ -358,7 +359,7 @@ class SelectionCalls:
 
     def _note_left(self, membership: Membership, task: Task[None]) -> None:
         self._leaving.pop(membership, None)
-        if not isinstance(task.error, CancelledFlow):  # otherwise, Ctrl-C in asyncio has interrupted it
+        if not isinstance(task.error, CancelledFlow | InterruptedFlow):  # otherwise, it can leave again
             self._members.discard(membership)
 
     def _end_leaving(self, deadline: float) -> Flow[None]:
@@ -368,7 +369,7 @@ class SelectionCalls:
                 yield from join(task, max(deadline - self._clock(), 0.0))
             except TimeoutError:
                 return
-            except CancelledFlow as error:
+            except (CancelledFlow, InterruptedFlow) as error:
                 log.info("a request to leave the group was interrupted: %s", error)
 
     def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:

@@ -24,6 +24,7 @@ from kcodec.flow import (
     Done,
     Effect,
     Flow,
+    InterruptedFlow,
     Join,
     Perform,
     Signal,
@@ -32,6 +33,7 @@ from kcodec.flow import (
     StartCall,
     Task,
     Wait,
+    interrupted,
 )
 
 T = TypeVar("T")
@@ -236,10 +238,9 @@ class Scheduler:
             suspension.abandon()
         elif getattr(task.flow, "gi_running", False):
             raise RuntimeError(f"the flow {task.name!r} cannot cancel itself while it runs")
-        self._end(task, "was cancelled")
+        self._end(task, CancelledFlow(f"{task.name} was cancelled"))
 
-    def _end(self, task: Task[Any], why: str) -> None:
-        error: BaseException = CancelledFlow(f"{task.name} {why}")
+    def _end(self, task: Task[Any], error: BaseException) -> None:
         try:
             task.flow.close()
         except KcodecError as outcome:  # what its caller must know, such as that the outcome is unknown
@@ -272,7 +273,7 @@ class Scheduler:
             except StopIteration as stop:
                 task.finish(stop.value, None)
             except Exception as failure:
-                if not (task.is_observed or isinstance(failure, CancelledFlow)):
+                if not (task.is_observed or isinstance(failure, CancelledFlow | InterruptedFlow)):
                     log.error(
                         "%s ended with an error that no caller was waiting for: %s",
                         task.name,
@@ -285,7 +286,7 @@ class Scheduler:
                 begun = self._suspensions.pop(task, None)
                 if begun is not None:
                     begun.abandon()
-                self._end(task, f"was interrupted by {interruption!r}")
+                self._end(task, interrupted(task.name, interruption))
             raise
 
     def _start_call(self, effect: StartCall) -> None:

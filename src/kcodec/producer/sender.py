@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
-from kcodec.flow import Call, Flow, Signal, StartCall, Wait, response_interrupted, spawn
+from kcodec.flow import Call, Flow, Signal, StartCall, Wait, interrupted, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
@@ -288,7 +288,7 @@ class Sender:
             except Exception as failure:  # noqa: BLE001  the flow raises it
                 self.fail(failure)
             except BaseException as interruption:
-                self.fail(response_interrupted(interruption))
+                self.fail(interrupted("the handling of a response", interruption))
                 raise
             finally:
                 self._is_in_response = False

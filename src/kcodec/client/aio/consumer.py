@@ -319,7 +319,7 @@ class Consumer(ClientBase):
         # SYNC: "in this task" -> "on this thread"
         """Run a call in the background, and its callbacks in this task. Raise the error of a callback only after the
         call has ended, so that the consumer leaves the group even if `on_revoked` fails."""
-        task = await self._run(spawn(flow, "call"))
+        task = await self._run(spawn(flow, "the call"))
         failure: Exception | None = None
         while (callback := await self._run(self._core.next_callback(task))) is not None:
             try:
