@@ -218,8 +218,13 @@ class Signal:
         waiters = self._waiters
         if waiters:
             self._waiters = []
-            for wake in waiters:
-                wake()
+            try:
+                for wake in waiters:
+                    wake()
+            except (KeyboardInterrupt, SystemExit):  # in asyncio; a second call of a waiter does no harm
+                for wake in waiters:
+                    wake()
+                raise
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
         """For the scheduler."""
@@ -268,7 +273,8 @@ class Task(Generic[T]):
         return bool(self._observers)
 
     def finish(self, result: T | None, error: BaseException | None) -> None:
-        """For the scheduler. If Ctrl-C has interrupted a call, the next one only calls the remaining observers."""
+        """For the scheduler. If Ctrl-C interrupts this method, a second call keeps the result and calls the remaining
+        observers. The observer that was interrupted is called again."""
         if not self.done:
             self.result, self.error, self.done = result, error, True
         observers = self._observers

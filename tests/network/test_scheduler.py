@@ -26,7 +26,8 @@ from kcodec.flow import (
     spawn,
     wait,
 )
-from kcodec.network.scheduler import Scheduler
+from kcodec.network.connection import _PendingCall
+from kcodec.network.scheduler import Scheduler, _StartedCall
 
 
 class Script:
@@ -268,6 +269,53 @@ def test_an_action_that_is_repeated_after_an_interruption_resumes_no_other_effec
         script.scheduler.run_ready()
     script.run(5.0)
     assert task.result == 1.0
+
+
+def test_an_interrupted_signal_wakes_all_flows() -> None:
+    for at in itertools.count():
+        script, signal = Script(), Signal()
+        tasks = [script.scheduler.spawn(wait(signal), f"flow {number}") for number in range(3)]
+        script.scheduler.run_ready()
+        script.scheduler.call_soon(signal.set)
+        is_interrupted = interrupted(script.scheduler.run_ready, at)
+        script.run(1.0)
+        assert all(task.done for task in tasks), f"at {at}: {[task.name for task in tasks if not task.done]}"
+        if not is_interrupted:
+            break
+    assert at > 20
+
+
+def test_a_call_whose_end_is_interrupted_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    ends: list[object] = []
+    started = _StartedCall(lambda value, _: ends.append(value), script.scheduler)
+    pending = _PendingCall(Call(3, "request", timeout=1.0), started.end, started=0.0)
+
+    def interrupted_partial(*_: object) -> Callable[[], None]:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kcodec.network.scheduler.partial", interrupted_partial)
+    with pytest.raises(KeyboardInterrupt):
+        pending.finish("reply", None)
+    script.run(1.0)
+    assert ends == ["reply"]
+
+
+def test_an_action_that_fails_is_not_repeated() -> None:
+    script = Script()
+    calls: list[str] = []
+
+    def failing() -> None:
+        calls.append("failing")
+        raise ValueError("expected")
+
+    script.scheduler.call_soon(failing)
+    script.scheduler.call_soon(lambda: calls.append("next"))
+    with pytest.raises(ValueError, match="expected"):
+        script.scheduler.run_ready()
+    script.scheduler.run_ready()
+    assert calls == ["failing", "next"]
 
 
 def test_an_error_that_is_not_joined_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -115,8 +115,9 @@ class _StartedCall:
 
     def end(self, value: Any, error: BaseException | None) -> None:
         if not self.is_ended:
-            self.is_ended, self.cancel = True, None
+            # First, as a Ctrl-C before the next line lets the connection call this again. `_pass_on` has one effect.
             self.scheduler._ready.append(partial(self._pass_on, value, error))
+            self.is_ended, self.cancel = True, None
 
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
         done = self.done
@@ -195,11 +196,15 @@ class Scheduler:
             if not (due or ready):
                 return
             for actions in (due, ready):
-                for _ in range(len(actions)):
-                    # An action is removed afterwards, so that a Ctrl-C before its first line does not lose it. After
-                    # another Ctrl-C, it is called again, and must then do only what it has not done.
-                    actions[0]()
+                # An action is removed after it has returned. If Ctrl-C interrupts it, the next round calls it again,
+                # and it must do only what it has not done yet.
+                try:
+                    for _ in range(len(actions)):
+                        actions[0]()
+                        actions.popleft()
+                except Exception:
                     actions.popleft()
+                    raise
 
     def next_wakeup(self) -> float | None:
         """Return the time at which run_ready must be called again; None if only an event requires a call."""
