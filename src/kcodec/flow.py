@@ -113,14 +113,19 @@ class Call:
 
 
 class StartCall:
-    """Begin a call, and continue at once. `done` is called with the reply or the error, but not if the client ends
-    before. It costs less than a flow for the call."""
+    """Begin a call, and continue at once. It costs less than a flow for the call.
 
-    __slots__ = ("call", "done")
+    done:   Called with the reply or the error, but not if the client ends before.
+    failed: Called with the error if `done` raises one. If Ctrl-C in asyncio has interrupted `done`, the error is an
+            InterruptedFlow, and nothing does the rest.
+    """
 
-    def __init__(self, call: Call, done: Done) -> None:
+    __slots__ = ("call", "done", "failed")
+
+    def __init__(self, call: Call, done: Done, failed: Callable[[BaseException], None]) -> None:
         self.call = call
         self.done = done
+        self.failed = failed
 
 
 class Sleep:

@@ -288,8 +288,9 @@ def test_an_interrupted_signal_wakes_all_flows() -> None:
 def test_a_call_whose_end_is_interrupted_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
     ends: list[object] = []
-    started = _StartedCall(lambda value, _: ends.append(value), script.scheduler)
-    pending = _PendingCall(Call(3, "request", timeout=1.0), started.end, started=0.0)
+    request = Call(3, "request", timeout=1.0)
+    started = _StartedCall(StartCall(request, lambda value, _: ends.append(value), ends.append), script.scheduler)
+    pending = _PendingCall(request, started.end, started=0.0)
 
     def interrupted_partial(*_: object) -> Callable[[], None]:
         monkeypatch.undo()
@@ -414,7 +415,7 @@ def start_call(ends: list[Any], raises: BaseException | None = None) -> Flow[str
         if raises is not None:
             raise raises
 
-    yield StartCall(Call(3, "request", 1.0), done)
+    yield StartCall(Call(3, "request", 1.0), done, ends.append)
     return "went on"
 
 
@@ -445,13 +446,27 @@ def test_a_started_call_does_not_end_after_cancel_all(has_reply: bool) -> None:
     assert ends == [] and script.given_up == (not has_reply)
 
 
-def test_an_error_at_the_end_of_a_started_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_at_the_end_of_a_started_call_is_reported() -> None:
     script, ends = Script(), list[Any]()
-    script.scheduler.spawn(start_call(ends, ValueError("broken")), "flow")
+    error = ValueError("broken")
+    script.scheduler.spawn(start_call(ends, error), "flow")
     script.run(0.0)
     script.calls[0][1]("reply", None)
     script.run(0.0)
-    assert ends and "broken" in caplog.text
+    assert ends == [("reply", None), error]
+
+
+def test_an_interruption_at_the_end_of_a_started_call_is_reported_once() -> None:
+    script, ends = Script(), list[Any]()
+    script.scheduler.spawn(start_call(ends, KeyboardInterrupt()), "flow")
+    script.run(0.0)
+    script.calls[0][1]("reply", None)
+    with pytest.raises(KeyboardInterrupt):
+        script.run(0.0)
+    script.run(0.0)
+    response, failure = ends
+    assert response == ("reply", None) and isinstance(failure, InterruptedFlow)
+    assert str(failure).startswith("the handling of a response was interrupted by KeyboardInterrupt()")
 
 
 def test_a_flow_that_never_waits_leaves_time_for_sockets() -> None:

@@ -105,10 +105,11 @@ class _Suspension:
 class _StartedCall:
     """A call for which no flow waits. Only its first result counts, and none after `abandon`."""
 
-    __slots__ = ("cancel", "done", "is_ended", "scheduler")
+    __slots__ = ("cancel", "done", "failed", "is_ended", "scheduler")
 
-    def __init__(self, done: Done, scheduler: Scheduler) -> None:
-        self.done: Done | None = done
+    def __init__(self, effect: StartCall, scheduler: Scheduler) -> None:
+        self.done: Done | None = effect.done
+        self.failed = effect.failed
         self.scheduler = scheduler
         self.is_ended = False
         self.cancel: Cancel | None = None
@@ -120,14 +121,17 @@ class _StartedCall:
             self.is_ended, self.cancel = True, None
 
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
-        done = self.done
-        if done is not None:
+        if self.done is None:
+            return
+        try:
             self.scheduler.started_calls.discard(self)
-            try:
-                done(value, error)
-            except Exception as failure:
-                log.exception("the end of a call could not be handled: %s", failure)
-            self.done = None
+            done, self.done = self.done, None  # after an interruption, it is not called again
+            done(value, error)
+        except Exception as failure:  # noqa: BLE001  the client raises it
+            self.failed(failure)
+        except BaseException as interruption:
+            self.failed(interrupted("the handling of a response", interruption))
+            raise
 
     def abandon(self) -> None:
         self.done = None
@@ -295,7 +299,7 @@ class Scheduler:
             raise
 
     def _start_call(self, effect: StartCall) -> None:
-        started = _StartedCall(effect.done, self)
+        started = _StartedCall(effect, self)
         self.started_calls.add(started)
         cancel = self.network.start_call(effect.call, started.end)
         if not started.is_ended:

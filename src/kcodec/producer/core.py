@@ -410,7 +410,7 @@ class ProducerCore:
         self.accumulator.refusal, self.is_closed = error, True
         self.accumulator.memory.waiters, self.accumulator.memory.must_queue = 0, False  # threads of the parent
         self.accumulator.failures = None  # they are the parent's to report
-        self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
+        self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished], [])
         self.id_manager.forget(error)
 
     def crash(self, error: BaseException) -> None:
