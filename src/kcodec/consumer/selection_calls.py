@@ -251,7 +251,8 @@ class SelectionCalls:
         is_final: bool = False,
         callers: tuple[Callback, ...] = (),
     ) -> Flow[None]:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total.
+        """Revoke all partitions and leave the group, within `timeout` seconds in total. If the timeout passes before
+        the request to leave is sent, wait LEAVE_AT_ONCE_SECONDS more for its response.
 
         This flow continues if its caller is interrupted. The application may therefore subscribe or assign partitions
         meanwhile, unless `is_final`: the consumer is then closed.
@@ -351,7 +352,8 @@ class SelectionCalls:
         if membership in self._leaving or membership not in self._members:
             return
         left = deadline - self._clock()
-        # After the deadline, the request is still sent, and `close` waits for its response for a short time.
+        # After the deadline, the request is still sent, and its response is waited for during a short time. Otherwise
+        # the member would stay until its session times out.
         flow = membership.leave(left if left > 0 else LEAVE_AT_ONCE_SECONDS, reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
         task.when_done(lambda task: self._note_left(membership, task))
