@@ -113,14 +113,19 @@ class Call:
 
 
 class StartCall:
-    """Begin a call, and continue at once. `done` is called with the reply or the error, but not if the client ends
-    before. It costs less than a flow for the call."""
+    """Begin a call, and continue at once. It costs less than a flow for the call.
 
-    __slots__ = ("call", "done")
+    done:   Called with the reply or the error, but not if the client ends before.
+    failed: Called with the error if `done` raises one. If Ctrl-C in asyncio has interrupted `done`, the error is an
+            InterruptedFlow, and nothing does the rest.
+    """
 
-    def __init__(self, call: Call, done: Done) -> None:
+    __slots__ = ("call", "done", "failed")
+
+    def __init__(self, call: Call, done: Done, failed: Callable[[BaseException], None]) -> None:
         self.call = call
         self.done = done
+        self.failed = failed
 
 
 class Sleep:
@@ -218,8 +223,13 @@ class Signal:
         waiters = self._waiters
         if waiters:
             self._waiters = []
-            for wake in waiters:
-                wake()
+            try:
+                for wake in waiters:
+                    wake()
+            except (KeyboardInterrupt, SystemExit):  # in asyncio; a second call of a waiter does no harm
+                for wake in waiters:
+                    wake()
+                raise
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
         """For the scheduler."""
@@ -268,7 +278,8 @@ class Task(Generic[T]):
         return bool(self._observers)
 
     def finish(self, result: T | None, error: BaseException | None) -> None:
-        """For the scheduler. If Ctrl-C has interrupted a call, the next one only calls the remaining observers."""
+        """For the scheduler. If Ctrl-C interrupts this method, a second call keeps the result and calls the remaining
+        observers. The observer that was interrupted is called again."""
         if not self.done:
             self.result, self.error, self.done = result, error, True
         observers = self._observers
@@ -281,10 +292,14 @@ class CancelledFlow(Exception):
     """The joined task was cancelled."""
 
 
-def response_interrupted(interruption: BaseException) -> TransportError:
-    """Return the error of a client whose code was interrupted while it handled a response, for example by Ctrl-C in
-    asyncio. Nothing else would handle the rest of the response."""
-    return TransportError(f"the handling of a response was interrupted by {interruption!r}", possibly_sent=True)
+class InterruptedFlow(TransportError):
+    """The joined task was interrupted, for example by Ctrl-C in asyncio, and nothing does the rest of its work."""
+
+
+def interrupted(what: str, interruption: BaseException) -> InterruptedFlow:
+    """Return the error of a flow, or of the handling of a response, that was interrupted."""
+    text = f"{what} was interrupted by {interruption!r}; if calls keep failing, create another client"
+    return InterruptedFlow(text, possibly_sent=True)
 
 
 def call(

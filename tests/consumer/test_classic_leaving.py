@@ -390,3 +390,39 @@ def test_a_rebalance_does_not_wait_for_the_check_of_its_coordinator() -> None:
     world.client("b", heartbeat_interval=0.2, request_timeout=30.0)
     world.run_until_stable()
     assert checks and world.now - begin < 10.0
+
+
+def test_an_interrupted_leave_during_the_first_join_leaves_with_its_id() -> None:
+    """The response to JoinGroup has arrived, and Ctrl-C in asyncio interrupts the request to leave."""
+    world = GroupWorld()
+    world.faults = lambda client, request: Fault(
+        delay=0.5 if isinstance(request, JoinGroupRequest) else 0.0, is_lost=isinstance(request, LeaveGroupRequest)
+    )
+    one = world.client("a")
+    world.run_until(lambda: len(world.sent(JoinGroupRequest)) == 1)
+    leaving = one.scheduler.spawn(one.membership.leave(5.0, "a test"), "leave")
+    leaving.when_done(lambda _: None)
+    world.run_until(lambda: len(world.sent(LeaveGroupRequest)) == 1)
+    one.scheduler._suspensions[leaving].resume(None, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        world.run(0.0)
+    world.faults = lambda client, request: Fault()
+    one.flow(one.membership.leave(5.0, "a test"))
+    first, second = world.sent(LeaveGroupRequest)
+    assert [first.members[0].member_id, second.members[0].member_id] == ["member-1", "member-1"]
+
+
+def test_an_interrupted_wait_for_the_first_join_is_repeated() -> None:
+    world = GroupWorld()
+    world.faults = lambda client, request: Fault(delay=0.5 if isinstance(request, JoinGroupRequest) else 0.0)
+    one = world.client("a")
+    world.run_until(lambda: len(world.sent(JoinGroupRequest)) == 1)
+    leaving = one.scheduler.spawn(one.membership.leave(5.0, "a test"), "leave")
+    leaving.when_done(lambda _: None)
+    world.run(0.1)
+    one.scheduler._suspensions[leaving].resume(None, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        world.run(0.0)
+    one.flow(one.membership.leave(5.0, "a test"))
+    (request,) = world.sent(LeaveGroupRequest)
+    assert request.members[0].member_id == "member-1"

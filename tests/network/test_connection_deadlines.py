@@ -19,10 +19,12 @@ BROKER = -2  # the first bootstrap address
 
 
 class NoOpener:
-    """An I/O loop in which no connection is ever opened."""
+    """An I/O loop in which no connection is ever opened. attempts: the number of attempts."""
+
+    attempts = 0
 
     def open(self, address: Address, connection: Any) -> None:
-        pass
+        self.attempts += 1
 
 
 class NoBrokers:
@@ -47,7 +49,8 @@ class World:
         self.network = Network(config, lambda: self.now, Random(0))
         self.scheduler = Scheduler(lambda: self.now, self.network)
         directory: Any = NoBrokers()
-        self.network.wire(self.scheduler, directory, NoOpener())
+        self.opener = NoOpener()
+        self.network.wire(self.scheduler, directory, self.opener)
 
     def call(self, number: int, timeout: float) -> Callable[[], None]:
         """Begin a call; return the function that cancels it."""
@@ -104,6 +107,19 @@ def test_a_cancelled_call_does_not_end_and_holds_up_no_other() -> None:
     give_up()
     world.run(10.0)
     assert {number: when for number, (when, _) in world.ended.items()} == {1: 2.0}
+
+
+def test_timers_of_a_connection_that_are_repeated_do_nothing_twice() -> None:
+    """After an interruption, the scheduler calls an action again."""
+    world = World()
+    world.call(0, 1.0)
+    (connection,) = world.network._connections.values()
+    world.network._open(connection)
+    assert world.opener.attempts == 1
+    tasks = len(world.scheduler.tasks)
+    for _ in range(2):
+        connection._renew_session()
+    assert len(world.scheduler.tasks) == tasks + 1
 
 
 def test_a_closed_connection_leaves_no_timer() -> None:

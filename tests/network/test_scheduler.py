@@ -10,8 +10,24 @@ from typing import Any
 import pytest
 from interrupted_calls import interrupted
 
-from kcodec.flow import Call, CancelledFlow, Flow, Signal, Sleep, StartCall, Task, Wait, call, join, sleep, spawn, wait
-from kcodec.network.scheduler import Scheduler
+from kcodec.flow import (
+    Call,
+    CancelledFlow,
+    Flow,
+    InterruptedFlow,
+    Signal,
+    Sleep,
+    StartCall,
+    Task,
+    Wait,
+    call,
+    join,
+    sleep,
+    spawn,
+    wait,
+)
+from kcodec.network.connection import _PendingCall
+from kcodec.network.scheduler import Scheduler, _StartedCall
 
 
 class Script:
@@ -182,8 +198,8 @@ def test_an_interruption_ends_its_flow_and_no_other() -> None:
     def waiting(task: Task[None]) -> Flow[str]:
         try:
             yield from join(task)
-        except CancelledFlow as error:
-            return str(error)
+        except InterruptedFlow as error:
+            return str(error).partition(";")[0]
         return "no error"
 
     interrupted_task = script.scheduler.spawn(interrupted_flow(), "first")
@@ -253,6 +269,54 @@ def test_an_action_that_is_repeated_after_an_interruption_resumes_no_other_effec
         script.scheduler.run_ready()
     script.run(5.0)
     assert task.result == 1.0
+
+
+def test_an_interrupted_signal_wakes_all_flows() -> None:
+    for at in itertools.count():
+        script, signal = Script(), Signal()
+        tasks = [script.scheduler.spawn(wait(signal), f"flow {number}") for number in range(3)]
+        script.scheduler.run_ready()
+        script.scheduler.call_soon(signal.set)
+        is_interrupted = interrupted(script.scheduler.run_ready, at)
+        script.run(1.0)
+        assert all(task.done for task in tasks), f"at {at}: {[task.name for task in tasks if not task.done]}"
+        if not is_interrupted:
+            break
+    assert at > 20
+
+
+def test_a_call_whose_end_is_interrupted_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    ends: list[object] = []
+    request = Call(3, "request", timeout=1.0)
+    started = _StartedCall(StartCall(request, lambda value, _: ends.append(value), ends.append), script.scheduler)
+    pending = _PendingCall(request, started.end, started=0.0)
+
+    def interrupted_partial(*_: object) -> Callable[[], None]:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kcodec.network.scheduler.partial", interrupted_partial)
+    with pytest.raises(KeyboardInterrupt):
+        pending.finish("reply", None)
+    script.run(1.0)
+    assert ends == ["reply"]
+
+
+def test_an_action_that_fails_is_not_repeated() -> None:
+    script = Script()
+    calls: list[str] = []
+
+    def failing() -> None:
+        calls.append("failing")
+        raise ValueError("expected")
+
+    script.scheduler.call_soon(failing)
+    script.scheduler.call_soon(lambda: calls.append("next"))
+    with pytest.raises(ValueError, match="expected"):
+        script.scheduler.run_ready()
+    script.scheduler.run_ready()
+    assert calls == ["failing", "next"]
 
 
 def test_an_error_that_is_not_joined_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -351,7 +415,7 @@ def start_call(ends: list[Any], raises: BaseException | None = None) -> Flow[str
         if raises is not None:
             raise raises
 
-    yield StartCall(Call(3, "request", 1.0), done)
+    yield StartCall(Call(3, "request", 1.0), done, ends.append)
     return "went on"
 
 
@@ -382,13 +446,27 @@ def test_a_started_call_does_not_end_after_cancel_all(has_reply: bool) -> None:
     assert ends == [] and script.given_up == (not has_reply)
 
 
-def test_an_error_at_the_end_of_a_started_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_at_the_end_of_a_started_call_is_reported() -> None:
     script, ends = Script(), list[Any]()
-    script.scheduler.spawn(start_call(ends, ValueError("broken")), "flow")
+    error = ValueError("broken")
+    script.scheduler.spawn(start_call(ends, error), "flow")
     script.run(0.0)
     script.calls[0][1]("reply", None)
     script.run(0.0)
-    assert ends and "broken" in caplog.text
+    assert ends == [("reply", None), error]
+
+
+def test_an_interruption_at_the_end_of_a_started_call_is_reported_once() -> None:
+    script, ends = Script(), list[Any]()
+    script.scheduler.spawn(start_call(ends, KeyboardInterrupt()), "flow")
+    script.run(0.0)
+    script.calls[0][1]("reply", None)
+    with pytest.raises(KeyboardInterrupt):
+        script.run(0.0)
+    script.run(0.0)
+    response, failure = ends
+    assert response == ("reply", None) and isinstance(failure, InterruptedFlow)
+    assert str(failure).startswith("the handling of a response was interrupted by KeyboardInterrupt()")
 
 
 def test_a_flow_that_never_waits_leaves_time_for_sockets() -> None:

@@ -11,8 +11,8 @@ from types import FrameType
 from typing import Any
 
 
-class Interrupted(BaseException):
-    """What a handler of a signal raises, as KeyboardInterrupt is."""
+class Interrupted(KeyboardInterrupt):
+    """What the handler of Ctrl-C raises here."""
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import kcodec
 from kcodec.client import aio
 
@@ -99,3 +101,12 @@ def run_session(servers: str, topic: str, transactional_id: str, at: int) -> boo
             await txn.poll(None)
 
     return run_interrupted(main, at)
+
+
+def interrupt_flow(client: aio.Consumer | aio.Producer, name: str) -> None:
+    """Raise KeyboardInterrupt in a waiting flow of this client, in its event loop."""
+    scheduler = client._client.scheduler
+    task = next(task for task in scheduler.tasks if task.name == name)
+    scheduler._suspensions[task].resume(None, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        client._io_loop.turn()

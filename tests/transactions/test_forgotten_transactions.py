@@ -280,6 +280,10 @@ def test_an_unknown_commit_is_not_reported_as_an_abort(kcodec_broker: Broker, ca
     assert [record.value for record in kcodec_broker.committed(topic)] == [b"value"]
 
 
+# Some of the points are in __del__ of a closed client, where Python reports and ignores every exception.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. .function ClientBase.__del__:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize(("run_program", "most"), [(run_producer, 800), (run_session, 2900)])
 def test_a_transaction_is_aborted_after_a_second_ctrl_c(
     kcodec_broker: Broker, run_program: Callable[..., bool], most: int

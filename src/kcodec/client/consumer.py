@@ -177,8 +177,9 @@ class Consumer(ClientBase):
         self._run(self._core.selection.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     def unsubscribe(self, timeout: float = 30.0) -> None:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if the timeout
-        is not a number."""
+        """Revoke all partitions and leave the group, within `timeout` seconds in total. If the timeout passes before
+        the request to leave is sent, this call waits up to 0.2 seconds more for its response. Raise TypeError if the
+        timeout is not a number."""
         check_timeout(timeout, "unsubscribe")
         flow = self._core.selection.unsubscribe(timeout, callers=self._core.callbacks.callers())
         self._run_with_callbacks(flow, timeout, "unsubscribe()")
@@ -297,7 +298,7 @@ class Consumer(ClientBase):
     def _run_with_callbacks(self, flow: Flow[T], timeout: float | None, call: str) -> T:
         """Run a call in the background, and its callbacks on this thread. Raise the error of a callback only after the
         call has ended, so that the consumer leaves the group even if `on_revoked` fails."""
-        task = self._run(spawn(flow, "call"))
+        task = self._run(spawn(flow, "the call"))
         failure: Exception | None = None
         while (callback := self._run(self._core.next_callback(task))) is not None:
             try:

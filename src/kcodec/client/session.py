@@ -206,7 +206,7 @@ class SessionTransaction:
             delivery = TableDelivery(topic, batch.lock)
             with batch.lock:
                 delivery.add(batch)
-                delivery.ended()
+                delivery.ended([])
             delivery.seal()
             return delivery
 
@@ -263,7 +263,7 @@ class SessionTransaction:
         if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
         batch = ProducerBatch(topic, -1, self._session._producer._lock)
-        batch.finish(BatchOutcome(error=error))
+        batch.finish(BatchOutcome(error=error), [])
         return batch
 
     def __repr__(self) -> str:

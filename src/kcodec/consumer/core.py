@@ -35,7 +35,7 @@ from kcodec.consumer.selection_calls import SelectionCalls
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.end_limits import LEAVE_AT_ONCE_SECONDS
 from kcodec.errors import AuthenticationError, KcodecError, TransportError
-from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
+from kcodec.flow import CancelledFlow, Flow, InterruptedFlow, Signal, Task, join, sleep, spawn, wait
 from kcodec.network.metrics import Metrics, report_gauges
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
@@ -101,7 +101,7 @@ class ConsumerCore:
         )
         self.selection = SelectionCalls(
             *(cluster, assignment, self.fetcher, self.commits, self.known_partitions, settings),
-            guarded=self._guarded,
+            ended=self._flow_ended,
             watch=self._watch,
             check_open=self.check_open,
             note_poll=self.note_poll,
@@ -169,7 +169,8 @@ class ConsumerCore:
         if self.settings.group_id is not None:
             flows["iteration"] = self._watch_iteration()
         for name, flow in flows.items():
-            self._tasks.append((yield from spawn(self._guarded(flow), name)))
+            self._tasks.append((yield from spawn(flow, name)))
+            self._tasks[-1].when_done(self._flow_ended)
         self._is_running = True
         try:
             while not self.is_closed:
@@ -180,13 +181,13 @@ class ConsumerCore:
             for task in [*self._tasks, *self.selection.membership_tasks]:
                 task.cancel()
 
-    def _guarded(self, flow: Flow[None]) -> Flow[None]:
-        """Run background work. If it fails, poll raises the error."""
-        try:
-            yield from flow
-        except Exception as error:
-            self.crash(error)
-            raise
+    def _flow_ended(self, task: Task[None]) -> None:
+        """Make poll raise the error of background work that failed or was interrupted."""
+        if task.error is None or isinstance(task.error, CancelledFlow):
+            return
+        if not isinstance(task.error, InterruptedFlow):
+            log.error("%s of this consumer has failed: %s", task.name, task.error, exc_info=task.error)
+        self.crash(task.error)
 
     def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:
         """Wake a waiting poll whenever this signal is set."""
@@ -464,7 +465,7 @@ class ConsumerCore:
             if self.selection.may_have_members:
                 yield from self.leave_at_once()
             task.cancel()
-        except CancelledFlow:  # by `leave_at_once`, after an interruption of the call that waited for this flow
+        except (CancelledFlow, InterruptedFlow):  # by `leave_at_once`, after an interruption of the call that waited
             if not self._leaves_at_once:
                 raise
         finally:

@@ -44,7 +44,7 @@ from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, TransportError, UnsupportedError
-from kcodec.flow import ByVersion, Call, Flow, Reply, Signal, StartCall, Task, response_interrupted, spawn, wait
+from kcodec.flow import ByVersion, Call, CancelledFlow, Flow, Reply, Signal, StartCall, Task, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
@@ -158,6 +158,7 @@ class Fetcher:
         try:
             for signal in (self.assignment.changed, self.cluster.changed):
                 listeners.append((yield from spawn(self._listen(signal), "fetcher: listener")))
+                listeners[-1].when_done(self._listener_ended)
             while True:
                 self._is_woken = False
                 if self._failure is not None:
@@ -169,6 +170,15 @@ class Fetcher:
             self._is_ended = True
             for task in listeners:
                 task.cancel()
+
+    def _listener_ended(self, task: Task[None]) -> None:
+        if task.error is not None and not isinstance(task.error, CancelledFlow):
+            self._fail(task.error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let `run` raise an error of a listener, or of the handling of a response."""
+        self._failure = error
+        self._wake()
 
     def _listen(self, signal: Signal) -> Flow[None]:
         while True:
@@ -285,20 +295,11 @@ class Fetcher:
                 rack_id=settings.client_rack,
             )
 
-        is_begun = False
-
         def ended(reply: Reply | None, error: BaseException | None) -> None:
-            nonlocal is_begun
-            if self._is_ended or is_begun:  # begun: Ctrl-C in asyncio has interrupted the first call
+            if self._is_ended:
                 return
-            is_begun = True
             try:
                 self._ended(node, session, plan, reply, error, is_aside=is_aside)
-            except Exception as failure:  # noqa: BLE001  the flow raises it
-                self._failure = failure
-            except BaseException as interruption:
-                self._failure = response_interrupted(interruption)
-                raise
             finally:
                 if not is_aside:
                     self.sent_at.pop(node, None)
@@ -317,7 +318,7 @@ class Fetcher:
             channel=channel,
             max_response_bytes=size,
         )
-        return StartCall(call, ended)
+        return StartCall(call, ended, self._fail)
 
     def _ended(
         self,

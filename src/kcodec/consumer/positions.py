@@ -114,6 +114,7 @@ class Positions:
         try:
             for signal in (self.assignment.changed, self.cluster.changed):
                 listeners.append((yield from spawn(self._listen(signal), "positions: listener")))
+                listeners[-1].when_done(self._note_failure)
             while True:
                 self._is_awake = False
                 if self._failure is not None:
@@ -164,7 +165,7 @@ class Positions:
                 task.when_done(self._note_failure)
 
     def _note_failure(self, task: Task[None]) -> None:
-        """Let `run` raise the error of a request, because the request would fail again and again."""
+        """Let `run` raise the error of a listener or a request. The request would fail again and again."""
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self._failure = task.error
             self._rouse()

@@ -26,7 +26,7 @@ from kcodec.consumer.known_partitions import KnownPartitions
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler
 from kcodec.end_limits import LEAVE_AT_ONCE_SECONDS
-from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, spawn
+from kcodec.flow import CancelledFlow, Flow, InterruptedFlow, Signal, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 
 Partitions = Iterable[TopicPartition]
@@ -46,7 +46,7 @@ def leaving_seconds(timeout: float) -> float:
 class SelectionCalls:
     """See the module. `handler` must be set before the first call.
 
-    guarded:    Returns a background flow whose failure makes every call of the consumer raise.
+    ended:      Called with each background task that has ended. Its failure makes every call of the consumer raise.
     watch:      Returns a background flow that wakes a waiting poll whenever a signal is set.
     check_open: Raises an error once the consumer is closed.
     note_poll:  Reports to the group that the application polls.
@@ -63,7 +63,7 @@ class SelectionCalls:
         known_partitions: KnownPartitions,
         settings: ConsumerSettings,
         *,
-        guarded: Callable[[Flow[None]], Flow[None]],
+        ended: Callable[[Task[None]], None],
         watch: Callable[[Callable[[], Signal]], Flow[None]],
         check_open: Callable[[], None],
         note_poll: Callable[[], None],
@@ -75,7 +75,7 @@ class SelectionCalls:
         self._commits = commits
         self._known_partitions = known_partitions
         self._settings = settings
-        self._guarded = guarded
+        self._flow_ended = ended
         self._watch = watch
         self._check_open = check_open
         self._note_poll = note_poll
@@ -145,7 +145,8 @@ class SelectionCalls:
             self._members.add(membership)
             flows = {"membership": membership.run(), "watch membership": self._watch(lambda: membership.changed)}
             for name, flow in flows.items():
-                self.membership_tasks.append((yield from spawn(self._guarded(flow), name)))
+                self.membership_tasks.append((yield from spawn(flow, name)))
+                self.membership_tasks[-1].when_done(self._flow_ended)
         self._note_poll()
         membership.subscribe(self.subscription.topics, self.subscription.pattern)
 
@@ -249,7 +250,8 @@ class SelectionCalls:
         is_final: bool = False,
         callers: tuple[Callback, ...] = (),
     ) -> Flow[None]:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total.
+        """Revoke all partitions and leave the group, within `timeout` seconds in total. If the timeout passes before
+        the request to leave is sent, wait LEAVE_AT_ONCE_SECONDS more for its response.
 
         This flow continues if its caller is interrupted. The application may therefore subscribe or assign partitions
         meanwhile, unless `is_final`: the consumer is then closed.
@@ -344,7 +346,7 @@ class SelectionCalls:
         for membership in list(self._members):
             try:
                 yield from self._leave(membership, deadline, reason)
-            except CancelledFlow as error:
+            except (CancelledFlow, InterruptedFlow) as error:
                 log.info("a request to leave the group was interrupted: %s", error)
         yield from self._end_leaving(deadline)
 
@@ -353,7 +355,8 @@ class SelectionCalls:
         if membership in self._leaving or membership not in self._members:
             return
         left = deadline - self._clock()
-        # After the deadline, the request is still sent, and `close` waits for its response for a short time.
+        # After the deadline, the request is still sent, and its response is waited for during a short time. Otherwise
+        # the member would stay until its session times out.
         flow = membership.leave(left if left > 0 else LEAVE_AT_ONCE_SECONDS, reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
         task.when_done(lambda task: self._note_left(membership, task))
@@ -361,7 +364,7 @@ class SelectionCalls:
 
     def _note_left(self, membership: Membership, task: Task[None]) -> None:
         self._leaving.pop(membership, None)
-        if not isinstance(task.error, CancelledFlow):  # otherwise, Ctrl-C in asyncio has interrupted it
+        if not isinstance(task.error, CancelledFlow | InterruptedFlow):  # otherwise, it can leave again
             self._members.discard(membership)
 
     def _end_leaving(self, deadline: float) -> Flow[None]:
@@ -371,7 +374,7 @@ class SelectionCalls:
                 yield from join(task, max(deadline - self._clock(), 0.0))
             except TimeoutError:
                 return
-            except CancelledFlow as error:
+            except (CancelledFlow, InterruptedFlow) as error:
                 log.info("a request to leave the group was interrupted: %s", error)
 
     def _revoked_in(self, callers: tuple[Callback, ...]) -> frozenset[TopicPartition]:

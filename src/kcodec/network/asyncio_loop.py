@@ -85,7 +85,7 @@ class AsyncioLoop(IoLoop):
                 pass_on(task, waiter, self._error)
                 waiter.exception()  # retrieved, also if the caller is cancelled or interrupted in this moment
 
-        task = self.client.scheduler.spawn(flow, "call")
+        task = self.client.scheduler.spawn(flow, call)
         task.when_done(ended)
         self._running.add(waiter)
         try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ClusterTimes
 from kcodec.errors import TransportError
-from kcodec.flow import CancelledFlow, Clock, Done, Task
+from kcodec.flow import CancelledFlow, Clock, Done, InterruptedFlow, Task
 from kcodec.network.connections import Network
 from kcodec.network.interruptible import step_seconds
 from kcodec.network.logs import escape_logs
@@ -70,10 +70,20 @@ class Client:
         """Start to keep metadata up to date; called by the I/O loop."""
         self.scheduler.run_blocking = run_blocking
         self.network.wire(self.scheduler, self.cluster, opener)
-        keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
-        keeper.when_done(_raise_failure)
-        self.cluster.request_update("start")
+        self._keep_metadata()
         self.scheduler.spawn(report_gauges(self.options.metrics, self._report), "metrics")
+
+    def _keep_metadata(self) -> None:
+        self.scheduler.spawn(self.cluster.keep_fresh(), "metadata").when_done(self._metadata_ended)
+        self.cluster.request_update("start")
+
+    def _metadata_ended(self, task: Task[None]) -> None:
+        """Start the flow again if Ctrl-C in asyncio has interrupted it, so that a consumer can still leave its group.
+        Raise another error in the I/O loop, so that the client crashes. Without this flow, calls would wait forever."""
+        if isinstance(task.error, InterruptedFlow):
+            self._keep_metadata()
+        elif task.error is not None and not isinstance(task.error, CancelledFlow):
+            raise task.error
 
     def stop(self) -> None:
         """Close flows, then connections."""
@@ -92,13 +102,6 @@ class Client:
             log.critical("the I/O loop of this client failed: %s", str(error) or repr(error), exc_info=error)
         for callback in self.on_crash:
             callback(error)
-
-
-def _raise_failure(task: Task[None]) -> None:
-    """Raise the error of a flow that must not end, in the I/O loop, so that the client crashes. Without this flow,
-    calls would wait forever."""
-    if task.error is not None and not isinstance(task.error, CancelledFlow):
-        raise task.error
 
 
 class IoLoop:

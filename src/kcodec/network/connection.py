@@ -92,8 +92,9 @@ class ConnectionOwner(ABC):
         self.request_timeout = options.request_timeout_ms / 1000
         self.metrics = options.metrics
         self.watchers: list[Callable[[Trace], None]] = []
-        #: For each address that has sent a response: the number of later connections in a row that were opened, and
-        #: ended without a response after their setup. A refused login is not counted, because it is a response.
+        #: For each address that has sent a response: the number of consecutive later connections that were opened and
+        #: ended without a response. Responses of the setup (ApiVersions, SASL) do not count. A refused login is not
+        #: counted.
         self.silent_ends: dict[Address, int] = {}
 
     @abstractmethod
@@ -661,12 +662,15 @@ class Connection:
     def _renew_session(self) -> None:
         """Authenticate again on this connection. Meanwhile, no new request is sent, but responses may arrive
         (KIP-368)."""
+        if self._negotiation is not None and not self._negotiation.done:  # an interrupted timer calls this again
+            return
         self.is_ready, self._is_renewing = False, True
         self._run_negotiation(self._authenticate(), f"re-authentication with {self.name}")
 
     def _run_negotiation(self, flow: Flow[None], name: str) -> None:
-        self._negotiation = self.network.scheduler.spawn(flow, name)
-        self._negotiation.when_done(self._negotiated)
+        task = self.network.scheduler.spawn(flow, name)
+        task.when_done(self._negotiated)
+        self._negotiation = task
 
     def _negotiated(self, task: Task[None]) -> None:
         if self.is_closed:

@@ -197,7 +197,7 @@ class Network(ConnectionOwner):
         return connection
 
     def _open(self, connection: Connection) -> None:
-        if connection.is_closed:
+        if connection.is_closed or connection.setup_deadline is not None:  # an interrupted timer calls this again
             return
         seconds = self.options.socket_connection_setup_timeout_ms / 1000
 
@@ -206,8 +206,9 @@ class Network(ConnectionOwner):
                 reason = f"{connection.name}: not connected within {seconds_text(seconds)}{connection.pending_step}"
                 connection.close(TransportError(reason))
 
-        connection.setup_deadline = self.clock() + seconds
-        connection.call_at(connection.setup_deadline, late)
+        deadline = self.clock() + seconds
+        connection.call_at(deadline, late)  # first, as it also ends a connection whose opening Ctrl-C interrupts
+        connection.setup_deadline = deadline
         self.opener.open(connection.address, connection)
 
     def _retire(self, connection: Connection) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kcodec.flow import CancelledFlow
+from kcodec.flow import CancelledFlow, InterruptedFlow
 from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
@@ -86,5 +86,6 @@ class LastWait:
 
 def log_failure(work: LastWork, task: Task[None]) -> None:
     """Log the error with which the flow has ended, if it has one."""
-    if task.error is not None and not isinstance(task.error, CancelledFlow):  # a time limit or Ctrl-C cancels it
+    # A time limit cancels it, and Ctrl-C interrupts it.
+    if task.error is not None and not isinstance(task.error, CancelledFlow | InterruptedFlow):
         log.warning("%s was not closed, and its last work failed: %s", work.name, task.error)

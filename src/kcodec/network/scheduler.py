@@ -24,6 +24,7 @@ from kcodec.flow import (
     Done,
     Effect,
     Flow,
+    InterruptedFlow,
     Join,
     Perform,
     Signal,
@@ -32,6 +33,7 @@ from kcodec.flow import (
     StartCall,
     Task,
     Wait,
+    interrupted,
 )
 
 T = TypeVar("T")
@@ -103,28 +105,33 @@ class _Suspension:
 class _StartedCall:
     """A call for which no flow waits. Only its first result counts, and none after `abandon`."""
 
-    __slots__ = ("cancel", "done", "is_ended", "scheduler")
+    __slots__ = ("cancel", "done", "failed", "is_ended", "scheduler")
 
-    def __init__(self, done: Done, scheduler: Scheduler) -> None:
-        self.done: Done | None = done
+    def __init__(self, effect: StartCall, scheduler: Scheduler) -> None:
+        self.done: Done | None = effect.done
+        self.failed = effect.failed
         self.scheduler = scheduler
         self.is_ended = False
         self.cancel: Cancel | None = None
 
     def end(self, value: Any, error: BaseException | None) -> None:
         if not self.is_ended:
-            self.is_ended, self.cancel = True, None
+            # First, as a Ctrl-C before the next line lets the connection call this again. `_pass_on` has one effect.
             self.scheduler._ready.append(partial(self._pass_on, value, error))
+            self.is_ended, self.cancel = True, None
 
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
-        done = self.done
-        if done is not None:
+        if self.done is None:
+            return
+        try:
             self.scheduler.started_calls.discard(self)
-            try:
-                done(value, error)
-            except Exception as failure:
-                log.exception("the end of a call could not be handled: %s", failure)
-            self.done = None
+            done, self.done = self.done, None  # after an interruption, it is not called again
+            done(value, error)
+        except Exception as failure:  # noqa: BLE001  the client raises it
+            self.failed(failure)
+        except BaseException as interruption:
+            self.failed(interrupted("the handling of a response", interruption))
+            raise
 
     def abandon(self) -> None:
         self.done = None
@@ -193,11 +200,15 @@ class Scheduler:
             if not (due or ready):
                 return
             for actions in (due, ready):
-                for _ in range(len(actions)):
-                    # An action is removed afterwards, so that a Ctrl-C before its first line does not lose it. After
-                    # another Ctrl-C, it is called again, and must then do only what it has not done.
-                    actions[0]()
+                # An action is removed after it has returned. If Ctrl-C interrupts it, the next round calls it again,
+                # and it must do only what it has not done yet.
+                try:
+                    for _ in range(len(actions)):
+                        actions[0]()
+                        actions.popleft()
+                except Exception:
                     actions.popleft()
+                    raise
 
     def next_wakeup(self) -> float | None:
         """Return the time at which run_ready must be called again; None if only an event requires a call."""
@@ -236,10 +247,9 @@ class Scheduler:
             suspension.abandon()
         elif getattr(task.flow, "gi_running", False):
             raise RuntimeError(f"the flow {task.name!r} cannot cancel itself while it runs")
-        self._end(task, "was cancelled")
+        self._end(task, CancelledFlow(f"{task.name} was cancelled"))
 
-    def _end(self, task: Task[Any], why: str) -> None:
-        error: BaseException = CancelledFlow(f"{task.name} {why}")
+    def _end(self, task: Task[Any], error: BaseException) -> None:
         try:
             task.flow.close()
         except KcodecError as outcome:  # what its caller must know, such as that the outcome is unknown
@@ -272,7 +282,7 @@ class Scheduler:
             except StopIteration as stop:
                 task.finish(stop.value, None)
             except Exception as failure:
-                if not (task.is_observed or isinstance(failure, CancelledFlow)):
+                if not (task.is_observed or isinstance(failure, CancelledFlow | InterruptedFlow)):
                     log.error(
                         "%s ended with an error that no caller was waiting for: %s",
                         task.name,
@@ -285,11 +295,11 @@ class Scheduler:
                 begun = self._suspensions.pop(task, None)
                 if begun is not None:
                     begun.abandon()
-                self._end(task, f"was interrupted by {interruption!r}")
+                self._end(task, interrupted(task.name, interruption))
             raise
 
     def _start_call(self, effect: StartCall) -> None:
-        started = _StartedCall(effect.done, self)
+        started = _StartedCall(effect, self)
         self.started_calls.add(started)
         cancel = self.network.start_call(effect.call, started.end)
         if not started.is_ended:

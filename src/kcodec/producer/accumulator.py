@@ -481,8 +481,9 @@ class Accumulator(RecordAppender):
         if size > batch.counted:
             self._count(self.topics[batch.topic], queue, batch, size)
         if size < batch.reserved:
-            reserved, batch.reserved = batch.reserved, size
-            self.memory.release(reserved - size)
+            self.memory.free += batch.reserved - size
+            batch.reserved = size
+            self.memory.release(0)
 
     # Two transactions at a time
 
@@ -536,11 +537,11 @@ class Accumulator(RecordAppender):
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
         """Remove a batch from the queue. User threads can no longer append to it; it is not encoded yet."""
-        queue.batches.remove(batch)
         queue.grown_bytes -= batch.grown
         batch.grown = 0
         if queue.open is batch:
             self._close_early(queue, batch)
+        queue.batches.remove(batch)  # last, so that a second call after Ctrl-C in asyncio finds it
         if not queue.batches:
             del self.active[queue]
         return batch
@@ -567,20 +568,17 @@ class Accumulator(RecordAppender):
             self.put_back(queue, piece)
         self.memory.release(batch.reserved)
 
-    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
-        """End batches. Return the callbacks, which the caller passes to `call_all` without the lock."""
-        callbacks: list[Callbacks] = []
+    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]], callbacks: list[Callbacks]) -> None:
+        """End batches. Add the callbacks, which the caller passes to `call_all` without the lock. If Ctrl-C in asyncio
+        interrupts this, a second call does the rest."""
         for batch, outcome in ended:
-            if batch.is_done:
-                continue
-            if found := batch.finish(outcome):
-                callbacks += found
-            self.unfinished.pop(batch, None)
-            self.memory.free += batch.reserved
-            self.acknowledged += outcome.error is None
+            batch.finish(outcome, callbacks)
+            if batch in self.unfinished:  # Python handles no signal between these lines, as none of them is a call
+                del self.unfinished[batch]
+                self.memory.free += batch.reserved
+                self.acknowledged += outcome.error is None
         if ended:
             self.memory.release(0)
-        return callbacks
 
 
 def header_pairs(headers: Any) -> Any:

@@ -68,8 +68,8 @@ class BatchTable(Protocol):
         """Replace a split batch by its pieces."""
         ...
 
-    def ended(self) -> Callbacks:
-        """Note that one batch ended. If it was the last one, return the callbacks to call."""
+    def ended(self, callbacks: list[Callbacks]) -> None:
+        """Note that one batch ended. If it was the last one, add the callbacks to call."""
         ...
 
 
@@ -236,19 +236,22 @@ class ProducerBatch:
         if self.table is not None:
             self.table.replace(self, pieces)
 
-    def finish(self, outcome: BatchOutcome) -> list[Callbacks]:
-        """Under the lock: set the final outcome and return the callbacks to call. The bytes are released."""
-        if outcome.error is None:
-            self.owner = None  # a reference to a Delivery does not keep its producer alive
-        else:
-            self._count_failed(outcome.error)
-        self.outcome = outcome
-        self.builder = self.data = None
-        callbacks: list[Callbacks] = [(self.functions, self.deliveries)] if self.functions else []
-        self.functions, self.deliveries = [], []
+    def finish(self, outcome: BatchOutcome, callbacks: list[Callbacks]) -> None:
+        """Under the lock: set the final outcome and add the callbacks to call. The bytes are released. A second call
+        only adds the callbacks that the first one has not added."""
+        if self.outcome is None:
+            if outcome.error is None:
+                self.owner = None  # a reference to a Delivery does not keep its producer alive
+            else:
+                self._count_failed(outcome.error)
+            self.outcome = outcome
+            self.builder = self.data = None
+        if self.functions:
+            callbacks += [(self.functions, self.deliveries)]  # not a call, after which Python would handle a signal
+            self.functions, self.deliveries = [], []
         if self.table is not None:
-            callbacks.append(self.table.ended())
-        return callbacks
+            self.table.ended(callbacks)
+            self.table = None
 
     # Failures that nothing has retrieved
 

@@ -23,7 +23,7 @@ from kcodec.errors import (
     TransactionStateError,
     TransportError,
 )
-from kcodec.flow import CancelledFlow, Clock, Flow, Task, Wait, spawn
+from kcodec.flow import CancelledFlow, Clock, Flow, InterruptedFlow, Task, Wait, spawn
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -406,7 +406,7 @@ class ProducerCore:
         self.accumulator.refusal, self.is_closed = error, True
         self.accumulator.memory.waiters, self.accumulator.memory.must_queue = 0, False  # threads of the parent
         self.accumulator.failures = None  # they are the parent's to report
-        self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
+        self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished], [])
         self.id_manager.forget(error)
 
     def crash(self, error: BaseException) -> None:
@@ -414,7 +414,7 @@ class ProducerCore:
         reason = error
         if isinstance(error, CancelledFlow):
             reason = TransportError("the producer was closed")
-        elif not isinstance(error, KcodecError):
+        elif isinstance(error, InterruptedFlow) or not isinstance(error, KcodecError):
             reason = _loop_failed(error, possibly_sent=False)
         with self.lock:
             if not self.is_closed:
@@ -431,6 +431,8 @@ class ProducerCore:
 def _loop_failed(error: BaseException, *, possibly_sent: bool) -> TransportError:
     why = error if isinstance(error, KcodecError) else repr(error)
     text = f"the I/O loop of this producer failed: {why}; create another producer"
+    if isinstance(error, InterruptedFlow):
+        text = str(error)
     failure = TransportError(text, possibly_sent=possibly_sent)
     failure.__cause__ = error
     return failure

@@ -13,8 +13,9 @@ caller waits for the record or a callback is registered when it fails. Its batch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordDelivery
@@ -58,14 +59,20 @@ class BatchMetadata(NamedTuple):
 OnDelivery = Callable[[RecordMetadata | None, BaseException | None], object]
 
 
-def call_all(callbacks: Sequence[Callbacks]) -> None:
-    """Call the callbacks, without the lock. Log the exceptions that they raise."""
-    for functions, deliveries in callbacks:
-        for function, delivery in zip(functions, deliveries, strict=True):
-            try:
-                function(delivery)
-            except CALLBACK_ERRORS:
-                log.exception("a callback of a delivery to %s failed", delivery.topic)
+def calls_of(callbacks: Iterable[Callbacks]) -> Iterator[tuple[Callable[[Any], object], Any]]:
+    """Return the callbacks with their arguments, one by one. Ctrl-C does not interrupt this iterator, which runs no
+    Python code."""
+    return chain.from_iterable(starmap(zip, callbacks))
+
+
+def call_all(calls: Iterator[tuple[Callable[[Any], object], Any]]) -> None:
+    """Call the callbacks, without the lock. Log the exceptions that they raise. If Ctrl-C in asyncio interrupts a
+    callback, a second call continues with the next one."""
+    for function, delivery in calls:
+        try:
+            function(delivery)
+        except CALLBACK_ERRORS:
+            log.exception("a callback of a delivery to %s failed", delivery.topic)
 
 
 class Delivery(RecordDelivery):
@@ -332,16 +339,19 @@ class TableDelivery:
         self._batches[at : at + 1] = pieces
         self._missing += len(pieces) - 1
 
-    def ended(self) -> Callbacks:
-        """For the accumulator, under its lock: one batch ended. Return the callbacks to call if it was the last."""
+    def ended(self, callbacks: list[Callbacks]) -> None:
+        """For the accumulator, under its lock: one batch ended. Add the callbacks to call if it was the last."""
+        deliveries = [self] * len(self._callbacks)
         self._missing -= 1
-        return ((), ()) if self._missing else (self._callbacks, [self] * len(self._callbacks))
+        if not self._missing:
+            callbacks += [(self._callbacks, deliveries)]
 
     def seal(self) -> None:
         """For the producer: note that all of the table is in the buffer, or will never be."""
+        callbacks: list[Callbacks] = []
         with self._lock:
-            callbacks = self.ended()
-        call_all([callbacks])
+            self.ended(callbacks)
+        call_all(calls_of(callbacks))
 
     def __repr__(self) -> str:
         error = self._first_error()

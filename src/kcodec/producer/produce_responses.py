@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
@@ -27,8 +27,8 @@ from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError
 from kcodec.network.metrics import Metrics, are_ignored
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
-from kcodec.producer.batch import LAST_SEQUENCE, BatchOutcome, ProducerBatch
-from kcodec.producer.delivery import call_all
+from kcodec.producer.batch import LAST_SEQUENCE, BatchOutcome, Callbacks, ProducerBatch
+from kcodec.producer.delivery import call_all, calls_of
 from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdManager
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
@@ -398,11 +398,21 @@ class ProduceResponses:
         ended = [one for one in ended if one[0].outcome is None]
         if self._is_measured:
             self._measure(ended)
+        callbacks: list[Callbacks] = []
+        calls = calls_of(callbacks)
+        try:
+            self._finish_all(ended, callbacks, calls)
+        except (KeyboardInterrupt, SystemExit):  # in asyncio; nothing else would do the rest
+            self._finish_all(ended, callbacks, calls)
+            raise
+        finally:
+            if ended:
+                self.on_end()
+
+    def _finish_all(self, ended: Sequence[Ended], callbacks: list[Callbacks], calls: Iterator[Any]) -> None:
         with self.accumulator.lock:
-            callbacks = self.accumulator.finish(ended)
-        call_all(callbacks)
-        if ended:
-            self.on_end()
+            self.accumulator.finish(ended, callbacks)
+        call_all(calls)
 
     def _measure(self, ended: Sequence[Ended]) -> None:
         now = self.clock()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
-from kcodec.flow import Call, Flow, Signal, StartCall, Wait, response_interrupted, spawn
+from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
@@ -273,23 +273,13 @@ class Sender:
         # With acks=0, a record is complete once it is sent, and each of the following records would be sent alone.
         self._was_single = self.settings.acks != 0 and len(sent) == 1 and sent[0][1].records_count == 1
 
-        is_begun = False
-
         def ended(reply: Reply | None, error: BaseException | None) -> None:
-            nonlocal is_begun
-            if is_begun:  # Ctrl-C in asyncio has interrupted the first call
-                return
-            self._is_in_response = is_begun = True
+            self._is_in_response = True
             try:
                 if error is None:
                     self.responses.on_response(node, sent, reply)
                 else:
                     self.responses.on_no_response(sent, error)
-            except Exception as failure:  # noqa: BLE001  the flow raises it
-                self.fail(failure)
-            except BaseException as interruption:
-                self.fail(response_interrupted(interruption))
-                raise
             finally:
                 self._is_in_response = False
                 self._loads[node] -= 1
@@ -297,7 +287,8 @@ class Sender:
 
         highest = min(highest, self.id_manager.produce_highest_version())
         expects_reply = self.settings.acks != 0
-        return StartCall(Call(node, request, self.settings.request_timeout, lowest, highest, expects_reply), ended)
+        call = Call(node, request, self.settings.request_timeout, lowest, highest, expects_reply)
+        return StartCall(call, ended, self.fail)
 
     def _request(self, sent: Sent) -> tuple[Any, int, int]:
         """Return the request, its lowest and its highest version. If the id of a topic is unknown, the versions use
@@ -591,16 +582,26 @@ class Sender:
         repeated."""
         failed: deque[tuple[PartitionQueue | None, ProducerBatch]] = deque()
         try:
-            with self.accumulator.lock:
-                for buffer in self.accumulator.topics.values():
-                    failed += [(None, record.placeholder) for record in buffer.waiting]
-                    buffer.waiting.clear()
-                for queue in list(self.accumulator.active):
-                    while queue.batches:
-                        failed.append((queue, queue.batches[0]))
-                        self.accumulator.take(queue, queue.batches[0])
-        finally:  # also after Ctrl-C in asyncio: a later call does not find these batches any more
+            self._take_buffered(failed)
+        except (KeyboardInterrupt, SystemExit):  # in asyncio; a later call would not find the batches in `failed`
+            self._take_buffered(failed)
+            raise
+        finally:
             self._fail_each(failed, error_of)
+
+    def _take_buffered(self, taken: deque[tuple[PartitionQueue | None, ProducerBatch]]) -> None:
+        """Remove all records that are not in flight from the buffer. After an interruption, another call removes the
+        rest. `taken` then contains a batch twice."""
+        accumulator = self.accumulator
+        with accumulator.lock:
+            for buffer in accumulator.topics.values():
+                taken += [(None, record.placeholder) for record in buffer.waiting]
+                buffer.waiting.clear()
+            for queue in list(accumulator.active):
+                while queue.batches:
+                    taken.append((queue, queue.batches[0]))
+                    accumulator.take(queue, queue.batches[0])
+                accumulator.active.pop(queue, None)
 
     def _fail_each(
         self,
@@ -613,8 +614,6 @@ class Sender:
                 self.responses.fail(queue, batch, error_of(batch))
                 failed.popleft()
         except (KeyboardInterrupt, SystemExit):
-            for queue in [each for each in self.accumulator.active if not each.batches]:
-                del self.accumulator.active[queue]
             self._fail_each(failed, error_of)
             raise
 
@@ -629,3 +628,4 @@ class Sender:
             left = list(self.accumulator.unfinished)
         for batch in left:
             self.responses.fail(None, batch, error_of(batch))
+        self.progress.set()  # also if Ctrl-C has interrupted this at the end of the last batch

@@ -189,8 +189,9 @@ class Consumer(ClientBase):
         await self._run(self._core.selection.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if the timeout
-        is not a number."""
+        """Revoke all partitions and leave the group, within `timeout` seconds in total. If the timeout passes before
+        the request to leave is sent, this call waits up to 0.2 seconds more for its response. Raise TypeError if the
+        timeout is not a number."""
         check_timeout(timeout, "unsubscribe")
         flow = self._core.selection.unsubscribe(timeout, callers=self._core.callbacks.callers())
         await self._run_with_callbacks(flow, timeout, "unsubscribe()")
@@ -319,7 +320,7 @@ class Consumer(ClientBase):
         # SYNC: "in this task" -> "on this thread"
         """Run a call in the background, and its callbacks in this task. Raise the error of a callback only after the
         call has ended, so that the consumer leaves the group even if `on_revoked` fails."""
-        task = await self._run(spawn(flow, "call"))
+        task = await self._run(spawn(flow, "the call"))
         failure: Exception | None = None
         while (callback := await self._run(self._core.next_callback(task))) is not None:
             try:

@@ -14,7 +14,7 @@ from kcodec.consumer.group.classic.requests import GroupRequests
 from kcodec.consumer.group.classic.topics import GroupTopics
 from kcodec.consumer.group.dispositions import CLASSIC, JOIN_GROUP, GroupDisposition, disposition
 from kcodec.errors import KcodecError, TransportError
-from kcodec.flow import Flow, Task, join, spawn
+from kcodec.flow import CancelledFlow, Flow, Task, join, spawn
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.protocol.messages.groups import JoinGroupResponse
@@ -126,17 +126,15 @@ class JoinRounds:
     def new_member_id(self, timeout: float) -> Flow[str]:
         """Return the id that a coordinator gives to a member that leaves during its first JoinGroup. Return an empty
         string if no such request is under way. The coordinator waits for this member until it leaves, or for a session
-        timeout (KIP-394)."""
-        task, self._first_join = self._first_join, None
-        if task is None:
-            return ""
-        try:
-            response = yield from join(task, timeout)
-        except (KcodecError, TimeoutError):
-            return ""
-        finally:
-            task.cancel()
-        return response.member_id
+        timeout (KIP-394). After an interruption, another call waits for the same response."""
+        task, member_id = self._first_join, ""
+        if task is not None:
+            try:
+                member_id = (yield from join(task, timeout)).member_id
+            except (KcodecError, CancelledFlow, TimeoutError):
+                task.cancel()
+            self._first_join = None
+        return member_id
 
     def _subscription(self) -> tuple[GroupMember, str]:
         """Return the member's data for the leader, and store the reason why it joins."""

@@ -198,7 +198,8 @@ class ClassicMembership:
         deadline = self._cluster.clock() + timeout
         if not member_id:
             is_static = self.settings.group_instance_id is not None  # it stays, so its id is not needed
-            member_id = yield from self._rounds.new_member_id(0.0 if is_static else min(timeout, FIRST_JOIN_SECONDS))
+            longest = 0.0 if is_static else min(timeout, FIRST_JOIN_SECONDS)
+            member_id = self._departing_id = yield from self._rounds.new_member_id(longest)
         if member_id:
             yield from self._heartbeats.leave(member_id, deadline - self._cluster.clock(), reason, channel)
         self._departing_id = ""

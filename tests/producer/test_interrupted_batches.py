@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C in asyncio in the middle of the code that ends batches: none stays in the buffer, and all callbacks run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from interrupted_calls import interrupted
+
+from kcodec.broker import Broker
+from kcodec.client import aio
+from kcodec.errors import TransportError
+from kcodec.producer.batch import BatchOutcome, ProducerBatch
+from kcodec.producer.sender import Sender
+
+
+def interrupt_everywhere(
+    kcodec_broker: Broker, end: Callable[[Sender, list[ProducerBatch]], object], *, are_taken: bool
+) -> None:
+    """Interrupt `end` at each of its points, when there are two batches, which are in their queues unless `are_taken`.
+    Then let all records fail, as a crash does, and check that nothing is left."""
+    topic = kcodec_broker.create_topic(partitions=2)
+
+    async def main(at: int) -> bool:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=60_000) as producer:
+            await producer.partitions_for(topic)
+            calls: list[object] = []
+            deliveries = [await producer.send(topic, b"value", partition=number) for number in range(2)]
+            for delivery in deliveries:
+                delivery.add_done_callback(calls.append)
+            accumulator, sender = producer._core.accumulator, producer._core.sender
+            batches = list(accumulator.unfinished)
+            if are_taken:
+                with accumulator.lock:
+                    for queue in list(accumulator.active):
+                        accumulator.take(queue, queue.batches[0])
+            is_interrupted = interrupted(lambda: end(sender, batches), at)
+            assert all(queue.batches for queue in accumulator.active), f"at {at}: an empty queue is active"
+            is_woken: list[bool] = []
+            sender.progress.add_waiter(lambda: is_woken.append(True))
+            sender.fail_all(lambda _: TransportError("the producer has crashed"))
+            assert sorted(calls, key=id) == sorted(deliveries, key=id), f"at {at}"
+            assert not accumulator.unfinished and not accumulator.active and is_woken, f"at {at}"
+            assert accumulator.memory.free == accumulator.settings.buffer_memory, f"at {at}"
+            return is_interrupted
+
+    at = next(at for at in itertools.count() if not asyncio.run(main(at)))
+    assert at > 20
+
+
+def test_an_interrupted_abort_leaves_no_batch_in_the_buffer(kcodec_broker: Broker) -> None:
+    def abort(sender: Sender, _: list[ProducerBatch]) -> None:
+        sender.fail_buffered(lambda _: TransportError("aborted"))
+
+    interrupt_everywhere(kcodec_broker, abort, are_taken=False)
+
+
+def test_the_interrupted_end_of_batches_is_completed(kcodec_broker: Broker) -> None:
+    def acknowledge(sender: Sender, batches: list[ProducerBatch]) -> None:
+        sender.responses._finish([(batch, BatchOutcome(0)) for batch in batches])
+
+    interrupt_everywhere(kcodec_broker, acknowledge, are_taken=True)
