@@ -5,6 +5,7 @@ and the client can still be closed."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 from left_groups import is_left_soon
@@ -50,7 +51,7 @@ def test_a_member_whose_flow_was_interrupted_raises_and_leaves(kcodec_broker: Br
 
     async def main() -> None:
         consumer = aio.Consumer(
-            bootstrap_servers=kcodec_broker.bootstrap_servers, group_id="readers", group_protocol=protocol
+            bootstrap_servers=kcodec_broker.bootstrap_servers, group_id="readers", group_protocol=cast(Any, protocol)
         )
         async with consumer:
             await consumer.subscribe([topic])

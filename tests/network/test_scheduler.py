@@ -297,8 +297,9 @@ def test_a_call_whose_end_is_interrupted_ends_once(monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kcodec.network.scheduler.partial", interrupted_partial)
+    reply: Any = "reply"
     with pytest.raises(KeyboardInterrupt):
-        pending.finish("reply", None)
+        pending.finish(reply, None)
     script.run(1.0)
     assert ends == ["reply"]
 

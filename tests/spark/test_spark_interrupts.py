@@ -201,13 +201,13 @@ def test_an_error_before_the_job_is_raised_in_the_calling_thread(
 
     def call() -> None:
         try:
-            interruptible._collected_in_thread(frame)
+            collect._collected_in_thread(frame)
         except AssertionError as error:
             errors.append(error)
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(interruptible.CANCEL_SECONDS)
+    thread.join(collect.CANCEL_SECONDS)
     assert [str(error) for error in errors] == ["no active context"]
 
 
@@ -217,7 +217,7 @@ def test_an_error_of_the_cancellation_does_not_replace_the_interruption(
     """For example, the JVM is lost. Otherwise, exactly_once would see an ordinary error, and might try again."""
     is_cancelled = threading.Event()
 
-    def collect(_: object) -> list[Any]:
+    def rows(_: object) -> list[Any]:
         os.kill(os.getpid(), signal.SIGINT)
         assert is_cancelled.wait(SECONDS)
         return []
@@ -227,12 +227,12 @@ def test_an_error_of_the_cancellation_does_not_replace_the_interruption(
         raise ConnectionError("the JVM\nis lost")
 
     frame = spark.range(1)
-    monkeypatch.setattr(type(frame), "collect", collect)
+    monkeypatch.setattr(type(frame), "collect", rows)
     monkeypatch.setattr(type(spark.sparkContext), "cancelJobsWithTag", cancel)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            interruptible.collected(frame)
+            collect.collect_rows(frame)
     finally:
         signal.signal(signal.SIGINT, before)
     assert f"{NOT_CANCELLED}: ConnectionError: the JVM\\nis lost" in caplog.text
@@ -297,6 +297,6 @@ def test_an_error_of_spark_connect_does_not_replace_the_interruption(caplog: pyt
     frame: Any = RemoteFrame(KeyboardInterrupt())
     frame.interrupt_error = ConnectionError("the server is lost")
     with pytest.raises(KeyboardInterrupt):
-        interruptible.collected(frame)
+        collect.collect_rows(frame)
     assert frame.calls == ["addTag", "interruptTag", "removeTag"]
     assert f"{NOT_CANCELLED}: ConnectionError: the server is lost" in caplog.text

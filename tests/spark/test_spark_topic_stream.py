@@ -335,7 +335,12 @@ def test_options_are_parsed_once_for_a_query(
     """With `assign`, the JSON can name thousands of partitions. A warning about an option is logged once."""
     parsed: list[Any] = []
     parse = offset_options.parse_source_topics
-    monkeypatch.setattr(offset_options, "parse_source_topics", lambda options: parsed.append(options) or parse(options))
+
+    def counted(options: Any) -> Any:
+        parsed.append(options)
+        return parse(options)
+
+    monkeypatch.setattr(offset_options, "parse_source_topics", counted)
     topic = streams.topic(partitions=3, records=2)
     assigned = {"assign": json.dumps({topic: [0, 2]}), "startingTimestamp": "1700000000"}
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
