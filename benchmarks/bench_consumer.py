@@ -49,7 +49,7 @@ BARS = {
 BAR_COMMITTED, BAR_ITERATION, BAR_METRICS = Bar(1.03), Bar(0.8, is_least=True), Bar(1.02)
 METRICS = ("prometheus", "opentelemetry")
 #: Part `metrics`: the kinds of Fetch responses, the number of times that a slice reads its topic, and the maximum
-#: seconds and rounds of a case. A cost of 1 % needs about a minute to be told from none.
+#: seconds and rounds of a case. A cost of 1 % can be distinguished from no cost only after about a minute.
 METRICS_FETCHES = ("whole fetches", "one batch a fetch")
 METRICS_READS, METRICS_SECONDS, METRICS_ROUNDS = 3, 60.0, 2000
 CODECS = ("none", "lz4", "zstd")

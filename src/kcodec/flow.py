@@ -117,7 +117,7 @@ class StartCall:
 
     done:   Called with the reply or the error, but not if the client ends before.
     failed: Called with the error if `done` raises one. If Ctrl-C in asyncio has interrupted `done`, the error is an
-            InterruptedFlow, and nothing does the rest.
+            InterruptedFlow, and `done` is not called again.
     """
 
     __slots__ = ("call", "done", "failed")
@@ -293,12 +293,17 @@ class CancelledFlow(Exception):
 
 
 class InterruptedFlow(TransportError):
-    """The joined task was interrupted, for example by Ctrl-C in asyncio, and nothing does the rest of its work."""
+    """A call or background work of a client was interrupted, for example by Ctrl-C in asyncio. The rest of the work is
+    not done."""
+
+
+#: The end of the text of an InterruptedFlow.
+OTHER_CLIENT = "; if calls keep failing, create another client"
 
 
 def interrupted(what: str, interruption: BaseException) -> InterruptedFlow:
     """Return the error of a flow, or of the handling of a response, that was interrupted."""
-    text = f"{what} was interrupted by {interruption!r}; if calls keep failing, create another client"
+    text = f"a step of this client ({what}) was interrupted by {interruption!r}{OTHER_CLIENT}"
     return InterruptedFlow(text, possibly_sent=True)
 
 

@@ -640,7 +640,17 @@ def test_install_warns_of_a_wrapper_that_it_cannot_keep(
     facade.install(clients=True)
     facade.uninstall()
     (found,) = [record.getMessage() for record in caplog.records]
-    assert found.startswith("aiokafka.AIOKafkaConsumer: something has wrapped getone, and calls of the wrapper do not")
+    assert found.startswith("aiokafka.AIOKafkaConsumer: the wrapper of getone has no effect on the clients of kcodec")
+
+
+@pytest.mark.parametrize("name", ["AIOKafkaConsumer", "AIOKafkaProducer"])
+def test_the_error_of_a_misspelt_method_has_no_hint(name: str) -> None:
+    """The hint is for private attributes. aiokafka does not have this method either."""
+    kind = getattr(facade, name)
+    client = kind.__new__(kind)
+    client._closed = True
+    with pytest.raises(AttributeError, match=f"'{name}' object has no attribute 'sned'$"):
+        _ = client.sned
 
 
 def test_attributes_that_instrumentations_read(kit: Kit, topic: str) -> None:

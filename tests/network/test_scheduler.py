@@ -209,7 +209,8 @@ def test_an_interruption_ends_its_flow_and_no_other() -> None:
         script.run(5.0)
     assert closed == ["interrupted"] and interrupted_task.done
     script.run(5.0)
-    assert [task.result for task in others] == [2.0, "first was interrupted by KeyboardInterrupt()"]
+    text = "a step of this client (first) was interrupted by KeyboardInterrupt()"
+    assert [task.result for task in others] == [2.0, text]
 
 
 def test_flows_that_are_interrupted_anywhere_all_end() -> None:
@@ -467,7 +468,8 @@ def test_an_interruption_at_the_end_of_a_started_call_is_reported_once() -> None
     script.run(0.0)
     response, failure = ends
     assert response == ("reply", None) and isinstance(failure, InterruptedFlow)
-    assert str(failure).startswith("the handling of a response was interrupted by KeyboardInterrupt()")
+    text = "a step of this client (the handling of a response) was interrupted by KeyboardInterrupt()"
+    assert str(failure).startswith(text)
 
 
 def test_a_flow_that_never_waits_leaves_time_for_sockets() -> None:

@@ -18,10 +18,12 @@ from kcodec.errors import (
     KcodecError,
     ProducerFencedError,
     TransactionStateError,
+    TransportError,
     UnknownOutcomeError,
 )
 from kcodec.flow import Flow
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.background import BackgroundCommit
 from kcodec.transactions.commit_result import CommitResult
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
@@ -80,6 +82,26 @@ def test_a_commit_without_a_next_transaction_ends_ready() -> None:
     result = committing(world, manager)
     go_on(world, manager)
     assert result.retrieved() is None and unnarrowed(manager).state is State.READY
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_an_interrupted_commit_says_whether_it_was_sent(is_sent: bool) -> None:
+    """By Ctrl-C in asyncio."""
+    manager = begun(World(2))
+    transaction = manager.context.now_open
+    result = CommitResult("orders", nullcontext(), lambda: None)
+
+    def commit() -> Flow[None]:
+        yield from ()
+        transaction.is_commit_unconfirmed = is_sent
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(BackgroundCommit(manager.context)._run(transaction, result, commit()))
+    error = result.retrieved()
+    assert isinstance(error, TransportError)
+    assert isinstance(error, UnknownOutcomeError) == error.possibly_sent == is_sent
+    assert "interrupted by KeyboardInterrupt()" in str(error)
 
 
 def test_one_commit_at_a_time_is_under_way() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from aiokafka.structs import BrokerMetadata, TopicPartition
 
 from kcodec import errors
-from kcodec.compat._aiokafka_errors import KnownAttributes
+from kcodec.compat._aiokafka_errors import MissingAttributes
 
 #: Time in which each bootstrap server must respond or refuse the connection.
 CONNECT_STEP_SECONDS = 0.5
@@ -97,11 +97,14 @@ class ClusterView:
         return {number for number, one in found.partitions.items() if one.leader >= 0}
 
 
-class ClientView(KnownAttributes):
+class ClientView(MissingAttributes):
     """The attribute `client` of aiokafka's clients. It requests metadata on the connections of kcodec's client.
 
-    bootstrap_servers, client_id: What the program has passed. Instrumentations put the private attributes into spans.
+    bootstrap_servers, client_id: The values of the private attributes `_bootstrap_servers` and `_client_id`, which
+    instrumentations put into spans.
     """
+
+    _is_partial = True
 
     def __init__(self, client: Any, bootstrap_servers: str | Iterable[str], client_id: str) -> None:
         self._of = client

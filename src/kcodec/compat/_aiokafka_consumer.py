@@ -22,7 +22,7 @@ from aiokafka.util import commit_structure_validate, get_running_loop
 
 from kcodec import errors
 from kcodec.compat._aiokafka_cluster import ClientView
-from kcodec.compat._aiokafka_errors import KnownAttributes, as_aiokafka_errors, commit_error
+from kcodec.compat._aiokafka_errors import MissingAttributes, as_aiokafka_errors, commit_error
 from kcodec.compat._aiokafka_options import assignor_names, client_options, event_loop
 from kcodec.compat._aiokafka_records import Deserializers, Rows
 from kcodec.compat._aiokafka_served import ServedConsumer, places
@@ -33,7 +33,7 @@ from kcodec.offsets import TopicPartition as Place
 MOST_RECORDS = 1_000
 
 
-class AIOKafkaConsumer(KnownAttributes):
+class AIOKafkaConsumer(MissingAttributes):
     """aiokafka.AIOKafkaConsumer on kcodec, with its parameters, methods, records and exceptions.
 
     docs/compat-aiokafka.md lists the differences. Without a group_id, `subscribe` assigns all partitions of the topics.

@@ -122,16 +122,20 @@ def not_supported(what: str, instead: str) -> NotImplementedError:
     return NotImplementedError(f"kcodec.compat.aiokafka does not support {what}; {instead}")
 
 
-class KnownAttributes:
-    """A class of the facade that lacks private attributes of aiokafka's class. The error names an alternative."""
+class MissingAttributes:
+    """A base class whose error for a missing private attribute names an alternative."""
+
+    #: Whether public attributes of aiokafka's class are missing, too.
+    _is_partial = False
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(
-                f"kcodec.compat.aiokafka: {type(self).__name__} has no attribute {name!r}; a program that needs it can "
-                "use the clients of aiokafka with the record classes of kcodec: call "
-                "kcodec.compat.aiokafka.install() without clients=True",
-                name=name,
-                obj=self,
-            )
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if (name.startswith("_") or type(self)._is_partial) and not name.startswith("__"):
+                text = (
+                    f"kcodec.compat.aiokafka: {type(self).__name__} has no attribute {name!r}; a program that needs it "
+                    "can use the clients of aiokafka with the record classes of kcodec: call "
+                    "kcodec.compat.aiokafka.install() without clients=True"
+                )
+            raise AttributeError(text, name=name, obj=self)

@@ -23,7 +23,7 @@ from kcodec import errors
 from kcodec.arguments import check_conversions
 from kcodec.client.aio import Delivery, Producer
 from kcodec.compat._aiokafka_cluster import ClientView, connect
-from kcodec.compat._aiokafka_errors import KnownAttributes, aiokafka_error, as_aiokafka_errors, record_error
+from kcodec.compat._aiokafka_errors import MissingAttributes, aiokafka_error, as_aiokafka_errors, record_error
 from kcodec.compat._aiokafka_options import client_options, event_loop
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from kcodec.offsets import TopicPartition as Place
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 Future = asyncio.Future[Any]
 
 
-class AIOKafkaProducer(KnownAttributes):
+class AIOKafkaProducer(MissingAttributes):
     """aiokafka.AIOKafkaProducer on kcodec, with its parameters, methods and exceptions.
 
     docs/compat-aiokafka.md lists the differences.

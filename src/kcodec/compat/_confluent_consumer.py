@@ -326,7 +326,8 @@ class ConsumerMethods:
                 self._seek(partition, place)
 
     def _reset_place(self, place: Any) -> Any:
-        """Return the place at which auto.offset.reset continues. Raise KafkaException if it is error."""
+        """Return the place at which auto.offset.reset continues. Raise KafkaException (_AUTO_OFFSET_RESET) if the
+        setting is `error`."""
         reset = self._settings.options.get("auto_offset_reset", "latest")
         offsets = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
         if reset not in offsets:

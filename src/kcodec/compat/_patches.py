@@ -134,22 +134,32 @@ class Patches:
 
 def compiled_class(found: type, module: str) -> type:
     """Return the class of a compiled module from which a class derives, or which it is. An instrumentation may have put
-    a subclass in its place."""
-    return next(one for one in found.__mro__ if one.__module__ == module)
+    a subclass in its place.
+
+    Raise ImportError if it does not derive from such a class.
+    """
+    for one in found.__mro__:
+        if one.__module__ == module:
+            return one
+    raise ImportError(
+        f"{found.__module__}.{found.__qualname__} does not derive from a class of {module}: call install() of "
+        "kcodec.compat before the class is replaced"
+    )
 
 
 def moved_wrappers(
     found: type, package: str, method: Callable[[str], Any], compiled: type | None = None
 ) -> list[tuple[Any, str, Any]]:
-    """Return the attributes that make wrappers, with which an instrumentation has traced a class, call other methods.
+    """Return the attributes to set so that the wrappers which an instrumentation has put around methods of a class call
+    the methods of kcodec.
 
     Wrappers of the package wrapt can be changed. Log a warning for others.
 
     found:    The class, which may have been put in the place of the client's own class.
     package:  The package of the client, for the warning.
     method:   Function that returns the method of kcodec of a name, or None.
-    compiled: If not None, only wrappers that call methods of this class are moved, even if its subclasses get another
-              base.
+    compiled: If not None, move only wrappers that call a method of this class directly. Other wrappers follow the
+              change of the bases.
     """
     moved, kept = [], []
     for name, value in [item for one in found.__mro__[:-1] for item in vars(one).items()]:
@@ -167,11 +177,11 @@ def moved_wrappers(
             moved.append((inner, "__wrapped__", ours))
     if kept:
         log.warning(
-            "%s.%s: something has wrapped %s, and calls of the wrapper do not reach kcodec: call install() of "
-            "kcodec.compat before the wrapper is applied",
+            "%s.%s: the wrapper of %s has no effect on the clients of kcodec, or its calls do not reach them: call "
+            "install() of kcodec.compat before the wrapper is applied",
             package,
             found.__name__,
-            " and ".join(kept),
+            ", ".join(kept),
         )
     return moved
 

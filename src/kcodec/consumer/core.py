@@ -186,7 +186,9 @@ class ConsumerCore:
         if task.error is None or isinstance(task.error, CancelledFlow):
             return
         if not isinstance(task.error, InterruptedFlow):
-            log.error("%s of this consumer has failed: %s", task.name, task.error, exc_info=task.error)
+            log.error(
+                "background work of this consumer (%s) has failed: %s", task.name, task.error, exc_info=task.error
+            )
         self.crash(task.error)
 
     def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:

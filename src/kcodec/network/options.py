@@ -146,7 +146,7 @@ class ClientConfig(OptionSet):
 
     @property
     def address_family(self) -> socket.AddressFamily:
-        """The address family that the name service is asked for."""
+        """The address family of the addresses that are requested from the name service."""
         return ADDRESS_FAMILIES[self.broker_address_family]
 
     def name_error(self, error: socket.gaierror) -> socket.gaierror:

@@ -116,7 +116,8 @@ class _StartedCall:
 
     def end(self, value: Any, error: BaseException | None) -> None:
         if not self.is_ended:
-            # First, as a Ctrl-C before the next line lets the connection call this again. `_pass_on` has one effect.
+            # Append first: if Ctrl-C comes before the next line, the connection calls this again. A second call of
+            # `_pass_on` has no effect.
             self.scheduler._ready.append(partial(self._pass_on, value, error))
             self.is_ended, self.cancel = True, None
 

@@ -23,7 +23,7 @@ from kcodec.errors import (
     TransactionStateError,
     TransportError,
 )
-from kcodec.flow import CancelledFlow, Clock, Flow, InterruptedFlow, Task, Wait, spawn
+from kcodec.flow import OTHER_CLIENT, CancelledFlow, Clock, Flow, InterruptedFlow, Task, Wait, spawn
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -432,7 +432,7 @@ def _loop_failed(error: BaseException, *, possibly_sent: bool) -> TransportError
     why = error if isinstance(error, KcodecError) else repr(error)
     text = f"the I/O loop of this producer failed: {why}; create another producer"
     if isinstance(error, InterruptedFlow):
-        text = str(error)
+        text = f"{str(error).removesuffix(OTHER_CLIENT)}; create another producer"
     failure = TransportError(text, possibly_sent=possibly_sent)
     failure.__cause__ = error
     return failure

@@ -17,7 +17,7 @@ from kcodec.arguments import take_renamed
 from kcodec.errors import DecodeError
 from kcodec.spark import convert, file_ranges
 from kcodec.spark.columns import SparkColumn, columns_named, ddl, default_columns, suggestion
-from kcodec.spark.workers import for_workers
+from kcodec.spark.workers import for_workers, prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +101,7 @@ def decode_partition(
     An error names the row of the task, counted from 0, or the file. Raise TypeError for a row that is neither bytes nor
     a path.
     """
+    prepare_worker()
     columns = _columns(decode_options)
     _check(decode_options, BYTES_OPTIONS, "decoding record sets")
     for row, item in enumerate(iterator):

@@ -34,8 +34,9 @@ class TopicReader(SentToTasks, DataSourceReader):
         return self._source.read(partition.value)
 
 
-class KcodecReader(SentToTasks, DataSourceReader):
-    """Plans on the driver and reads in tasks. It has only plain values, because Spark pickles it."""
+class FileReader(SentToTasks, DataSourceReader):
+    """Reads log files in a batch query: planned on the driver, read in tasks. It has only plain values, because Spark
+    pickles it."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
         from kcodec.spark import file_ranges  # which imports the reader of logs

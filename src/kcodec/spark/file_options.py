@@ -134,8 +134,8 @@ def options_of_table(properties: Mapping[str, str]) -> dict[str, str]:
     prefix = "option."
     options = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
     path = properties.get("path", properties.get("location"))
-    names_path = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
-    return options if path is None or names_path else {**options, "path": path}
+    given_sources = {name.lower() for name in options} & {"paths", "kafka.bootstrap.servers"}
+    return options if path is None or given_sources else {**options, "path": path}
 
 
 def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -284,7 +284,8 @@ def find_losses(
         partition = each.topic_partition
         expected, found = (expected_ids or {}).get(each.topic), (found_ids or {}).get(each.topic)
         if partition not in earliest or partition not in latest:
-            end_of_loss = each.end if each.end > each.start else None  # a query that has read all does not know the end
+            # An empty range: the query had read everything, so all offsets from here on are lost.
+            end_of_loss = each.end if each.end > each.start else None
             losses.append(DataLoss(partition, each.start, end_of_loss, "the partition does not exist any more"))
             continue
         first, end = earliest[partition], latest[partition]

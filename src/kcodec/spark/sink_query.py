@@ -212,6 +212,9 @@ class QueryCallback:
                 f"the local property {QUERY_ID} is not set in the thread of the query: PySpark must run in pinned "
                 "thread mode (PYSPARK_PIN_THREAD=true, the default)"
             )
+        # If the query is started again in this driver, the new run has another callback and other connections. This is
+        # read before the batch, because the context may be stopped during it.
+        run = context.getLocalProperty(RUN_ID) or query
         if self._end_check is not None:
             self._end_check.cancel()
         try:
@@ -224,8 +227,7 @@ class QueryCallback:
             reason = f"application {application!r}, batch {number} is aborted, as the query was stopped ({STOPPED})"
             raise ExactlyOnceError(reason, application=application, batch=number) from None
         finally:
-            # If the query is started again in this driver, the new run has another callback and other connections.
-            self._check_end_later(context.getLocalProperty(RUN_ID) or query)
+            self._check_end_later(run)
 
     def _check_end_later(self, run: str) -> None:
         self._end_check = threading.Timer(END_CHECK_SECONDS, self._close_if_ended, [run])

@@ -75,10 +75,10 @@ class KcodecDataSource(DataSource):
             from kcodec.spark.topic_source import TopicSource
 
             return TopicReader(TopicSource.of(without_pushdown(given), columns=columns))
-        from kcodec.spark.batch_readers import KcodecReader
+        from kcodec.spark.batch_readers import FileReader
         from kcodec.spark.file_options import parse_options
 
-        return KcodecReader(parse_options(without_pushdown(given)), columns)
+        return FileReader(parse_options(without_pushdown(given)), columns)
 
     def _given(self) -> dict[str, str]:
         from kcodec.spark.file_options import is_table, options_of_table

@@ -97,7 +97,10 @@ def for_workers(function: BatchFunction) -> BatchFunction:
                 f"Spark's workers have kcodec {kcodec.__version__} of {sys.executable}, but the driver has kcodec "
                 f"{driver_version} of {driver_python}: install the same version on both"
             )
+        from kcodec.spark.workers import prepare_worker
+
         function: BatchFunction = pickle.loads(pickled)
+        prepare_worker()
         return function(batches)
 
     return check_and_call

@@ -89,6 +89,12 @@ class BackgroundCommit:
             if not transaction.committed:  # at the exit of the interpreter nothing else reports it
                 log.warning("%s: the commit in the background did not end: %s", result.name, error)
             raise
+        except (KeyboardInterrupt, SystemExit) as interruption:  # in asyncio
+            error = TransportError(f"the commit was interrupted by {interruption!r} before it was sent")
+            if transaction.is_commit_unconfirmed:
+                text = f"the commit of {result.name!r} was interrupted by {interruption!r}: the outcome is unknown"
+                error = UnknownOutcomeError(text, possibly_sent=True)
+            raise
         finally:
             self._task = None
             result.finish(None if transaction.committed else error)

@@ -298,16 +298,20 @@ class TransactionCompletion:
         except ProducerFencedError as error:
             log.info("the open transaction was not aborted: %s", error)
         except KcodecError as error:
-            log.warning(
-                "%s: the open transaction could not be aborted. If it is still open, the coordinator aborts it after "
-                "transaction_timeout_ms=%d: %s",
-                context.transactional_id,
-                context.transaction_timeout_ms,
-                error,
-            )
+            self._warn_of_open(error)
         else:
             return True
         return False
+
+    def _warn_of_open(self, error: BaseException) -> None:
+        context = self._context
+        log.warning(
+            "%s: the open transaction could not be aborted. If it is still open, the coordinator aborts it after "
+            "transaction_timeout_ms=%d: %s",
+            context.transactional_id,
+            context.transaction_timeout_ms,
+            error,
+        )
 
     @property
     def _is_abort_unconfirmed(self) -> bool:
@@ -326,7 +330,10 @@ class TransactionCompletion:
             yield from self._send_end(context.now_open, False, deadline)
         except (Failed, KcodecError) as error:
             why = error.error if isinstance(error, Failed) else error
-            log.info("%s: the abort is still not confirmed: %s", context.transactional_id, why)
+            if isinstance(why, ProducerFencedError):
+                log.info("the open transaction was not aborted: %s", why)
+            else:
+                self._warn_of_open(why)
             return False
         context.now_open.is_abort_unconfirmed = False
         return True
