@@ -175,7 +175,7 @@ def test_ctrl_c_before_the_thread_runs_starts_no_job(
     with pytest.raises(KeyboardInterrupt):
         collect.collect_rows(frame)
     assert time.monotonic() - began < collect.CANCEL_SECONDS / 2
-    assert "did not end" not in caplog.text
+    assert "did not end" not in "\n".join(caplog.messages)
     super(Thread, threads[0]).start()
     threads[0].join(SECONDS)
     assert not threads[0].is_alive()
@@ -235,7 +235,7 @@ def test_an_error_of_the_cancellation_does_not_replace_the_interruption(
             collect.collect_rows(frame)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert f"{NOT_CANCELLED}: ConnectionError: the JVM\\nis lost" in caplog.text
+    assert f"{NOT_CANCELLED}: ConnectionError: the JVM\\nis lost" in "\n".join(caplog.messages)
 
 
 def test_an_error_of_the_job_is_raised_in_the_calling_thread(spark: SparkSession) -> None:
@@ -299,4 +299,4 @@ def test_an_error_of_spark_connect_does_not_replace_the_interruption(caplog: pyt
     with pytest.raises(KeyboardInterrupt):
         collect.collect_rows(frame)
     assert frame.calls == ["addTag", "interruptTag", "removeTag"]
-    assert f"{NOT_CANCELLED}: ConnectionError: the server is lost" in caplog.text
+    assert f"{NOT_CANCELLED}: ConnectionError: the server is lost" in "\n".join(caplog.messages)
