@@ -228,7 +228,9 @@ class RawTransactions:
         while True:
             yield from self._client.cluster.ensure_topic(partition.topic, SECONDS)
             node = self._client.cluster.leader(partition.topic, partition.partition)
-            assert node is not None
+            if node is None:  # it was forgotten below, or the partition is new
+                yield from self._client.cluster.refresh(SECONDS)
+                continue
             reply = yield from call(node, request, timeout=SECONDS, highest=highest)
             answer = reply.message.responses[0].partition_responses[0]
             if answer.error_code not in RETRIED:
