@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Producer.send`, record by record, compared with confluent-kafka's `produce` on one broker, in interleaved pairs.
 
-Usage: python benchmarks/bench_send.py [--part cells,latency,asyncio] [--rounds N] [--records N] [--json FILE]
+Usage: python benchmarks/bench_send.py [--part cells,latency,asyncio] [--cells NAME] [--before CHECKOUT]
+                                       [--rounds N] [--records N] [--json FILE]
 
 cells:   nanoseconds of processor time a record, user and system of the whole process, from the first record to the last
          acknowledgement. Values of 100 B and 1 KiB, uncompressed and lz4, at each client's defaults; the same with
@@ -12,7 +13,8 @@ latency: milliseconds from send to acknowledgement at 10,000 records a second wi
 asyncio: `aio.Producer.send` compared with aiokafka, all results awaited at the end. Bar: 0.3 times aiokafka.
 
 A slice is a process, warmed by a tenth of its records. A round is one slice of each client, as `measure.take_turns` has
-it. Elapsed time and processor time of the broker are compared as well.
+it. Elapsed time and processor time of the broker are compared as well. With `--before CHECKOUT`, a built checkout of an
+earlier commit takes part in the cells, and the ratios to it are reported: none of the three times may rise.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ import measure
 from measure import Bar, Row
 
 RESULTS = Path(__file__).resolve().parent / "results" / "send.json"
+#: The name of the contestant that uses the checkout of `--before`.
+BEFORE = "kcodec before"
 RECORDS_PER_SECOND, LATENCY_SECONDS = 10_000, 5
 HEADERS = [("trace", b"0123456789abcdef"), ("kind", b"order")]
 WORDS = b"order paid shipped returned customer item price euro "
@@ -158,7 +162,7 @@ def confluent_sender(cell: Cell, servers: str, topic: str) -> Callable[[list[tup
     return run
 
 
-SENDERS = {"kcodec": kcodec_sender, "confluent-kafka": confluent_sender}
+SENDERS = {"kcodec": kcodec_sender, BEFORE: kcodec_sender, "confluent-kafka": confluent_sender}
 
 
 def run_slice(name: str, cell: Cell, servers: str, topic: str, count: int) -> dict[str, float]:
@@ -264,12 +268,14 @@ def child(part: str, name: str, servers: str, topic: str, count: int, cell: str)
 # The rounds
 
 
-def one_slice(kafka: Any, part: str, name: str, count: int, cell: Cell) -> dict[str, float]:
-    """Measure in a new process and a new topic; add the broker's processor time."""
+def one_slice(
+    kafka: Any, part: str, name: str, count: int, cell: Cell, checkout: Path | None = None
+) -> dict[str, float]:
+    """Measure in a new process and a new topic, with kcodec from `checkout`; add the broker's processor time."""
     topic = kafka.create_topic(partitions=cell.partitions)
     before = broker_seconds(kafka)
     arguments = ("--child", part, name, kafka.bootstrap_servers, topic, count, json.dumps(asdict(cell)))
-    found: dict[str, float] = measure.run_child(__file__, *arguments)
+    found: dict[str, float] = measure.run_child(__file__, *arguments, source=checkout and checkout / "src")
     return found | {"broker": (broker_seconds(kafka) - before) / (count * 1.1) * 1e9}
 
 
@@ -278,12 +284,27 @@ def broker_seconds(kafka: Any) -> float:
     return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 
-def compare(kafka: Any, part: str, peer: str, rounds: int, count: int, cell: Cell, units: dict[str, str]) -> list[Row]:
-    """Return a row for each figure in `units`. The bar applies to the first of them."""
+def compare(
+    kafka: Any,
+    part: str,
+    peer: str,
+    rounds: int,
+    count: int,
+    cell: Cell,
+    units: dict[str, str],
+    before: Path | None = None,
+) -> list[Row]:
+    """Return a row for each figure in `units`, and for each figure and the checkout `before`. The bar applies to the
+    first row."""
     slices = {name: functools.partial(one_slice, kafka, part, name, count, cell) for name in ("kcodec", peer)}
+    if before is not None:
+        slices[BEFORE] = functools.partial(one_slice, kafka, part, BEFORE, count, cell, before)
     found = measure.take_turns(slices, rounds)
     rows = [
-        measure.compare(found, figure, "kcodec", peer, case=cell.name, unit=unit, bar=None if number else Bar(cell.bar))
+        measure.compare(
+            found, figure, "kcodec", other, case=cell.name, unit=unit, bar=None if other == BEFORE or number else Bar(cell.bar)
+        )
+        for other in list(slices)[1:]
         for number, (figure, unit) in enumerate(units.items())
     ]
     print(*(f"{row['case']}, {row['figure']}: {measure.value_text(row)}" for row in rows), sep="\n", flush=True)
@@ -299,6 +320,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="cells,latency,asyncio")
     parser.add_argument("--cells", default="", help="only cells whose name contains this")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="a built checkout to compare the cells with")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=300_000, help="of 100 B; a third of them of 1 KiB")
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
@@ -313,7 +335,7 @@ def main() -> None:
                 for cell in CELLS
                 if given.cells in cell.name
                 for row in compare(
-                    kafka, "cells", peer, rounds, records // (1 if cell.value < 1000 else 3), cell, times
+                    kafka, "cells", peer, rounds, records // (1 if cell.value < 1000 else 3), cell, times, given.before
                 )
             ]
         if "latency" in given.part:

@@ -198,10 +198,14 @@ def take_turns(
     return found
 
 
-def run_child(file: str, *arguments: object) -> Any:
-    """Run a benchmark's own file in a new process, and return the JSON that it prints; exit if it fails."""
+def run_child(file: str, *arguments: object, source: Path | None = None) -> Any:
+    """Run a benchmark's own file in a new process, and return the JSON that it prints; exit if it fails.
+
+    source: the directory that kcodec is imported from, if it is not the one of this process.
+    """
     command = [sys.executable, file, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    environment = os.environ if source is None else {**os.environ, "PYTHONPATH": str(source.resolve())}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
     if done.returncode or not done.stdout:
         raise SystemExit(f"{' '.join(command[1:])}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return json.loads(done.stdout)

@@ -210,11 +210,16 @@ class Sender:
             self.id_manager.changed.drop_waiter(self._identity_changed)
 
     def _take_turns(self, turn: IoTurn) -> None:
-        """Choose whether threads that send yield to the I/O thread. Until a broker has acknowledged a batch, a
-        partition has at most one batch in flight. This is so at the beginning of a transaction, and the broker would be
-        idle while this thread waits for the GIL. Without the metadata of its topic, each record takes much longer than
-        with it."""
-        is_urgent = self._learning > 0
+        """Choose whether threads that send yield to the I/O thread, because the broker would be idle while this thread
+        waits for the GIL. That is so in three cases:
+
+        - At the beginning of a transaction. Until a broker has acknowledged a batch, a partition has at most one batch
+        in flight.
+        - With `max_in_flight` requests in flight. Only a response permits the next request, and each step of it (the
+        wake-up, the receipt) would wait for the GIL for 5 ms, in which the broker completes all of the requests.
+        - Without the metadata of a topic, where each record also takes much longer than with it.
+        """
+        is_urgent = self._learning > 0 or self._is_saturated()
         if self.id_manager.transactional_id is not None and not is_urgent:
             is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
         turn.is_urgent = is_urgent
