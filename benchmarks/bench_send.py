@@ -302,7 +302,13 @@ def compare(
     found = measure.take_turns(slices, rounds)
     rows = [
         measure.compare(
-            found, figure, "kcodec", other, case=cell.name, unit=unit, bar=None if other == BEFORE or number else Bar(cell.bar)
+            found,
+            figure,
+            "kcodec",
+            other,
+            case=cell.name,
+            unit=unit,
+            bar=None if other == BEFORE or number else Bar(cell.bar),
         )
         for other in list(slices)[1:]
         for number, (figure, unit) in enumerate(units.items())

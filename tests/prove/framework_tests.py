@@ -24,8 +24,6 @@ from peer_reports import command_line as command_line  # noqa: E402
 
 from kcodec.broker import Broker  # noqa: E402
 
-#: Exit status of a program that has found the original client in its process.
-ORIGINAL_FOUND = 7
 PROGRAM_SECONDS = 120.0
 TESTS_SECONDS = 1800.0
 #: Test -> result.

@@ -19,7 +19,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from framework_tests import ORIGINAL_FOUND, Framework, Results, command_line, compare
+from framework_tests import Framework, Results, command_line, compare
+from original_clients import FOUND_AIOKAFKA, FOUND_LIBRDKAFKA, INSTALLS, ORIGINAL_FOUND
 
 from kcodec.broker import Broker
 
@@ -28,8 +29,10 @@ FASTSTREAM = Framework("faststream", "FastStream")
 PORT = 9092
 #: It imports FastStream's brokers for other systems.
 LEFT_OUT = "test_misconfigure.py"
-#: Begins with a part of STARTS; found_original() returns what shows that the original client runs.
+#: Follows the definition of found_original() and the import of FastStream's KafkaBroker.
 PROGRAM = """
+import asyncio
+
 broker = KafkaBroker(sys.argv[1])
 replies, batches, originals, done = [], [], [], asyncio.Event()
 
@@ -37,7 +40,7 @@ replies, batches, originals, done = [], [], [], asyncio.Event()
 @broker.subscriber("orders", group_id="billing", auto_offset_reset="earliest")
 @broker.publisher("replies")
 async def bill(order: dict) -> dict:
-    originals.extend(found_original())
+    originals.append(found_original())
     return {"paid": order["amount"] * 2}
 
 
@@ -65,58 +68,22 @@ async def main() -> None:
         await asyncio.wait_for(done.wait(), 30)
     assert replies == [0, 2, 4, 6, 8], replies
     assert batches == [1, 2, 3], batches
-    if originals:
+    if any(originals):
         raise SystemExit(7)
 
 
 asyncio.run(main())
 """
-STARTS = {
-    "aiokafka": """
-import asyncio
-import sys
-
-import aiokafka.conn
-from faststream.kafka import KafkaBroker
-
-connect, opened = aiokafka.conn.AIOKafkaConnection.connect, []
-
-
-def counted(connection):
-    opened.append(connection)
-    return connect(connection)
-
-
-aiokafka.conn.AIOKafkaConnection.connect = counted
-
-
-def found_original():
-    return opened
-
-""",
-    "confluent": """
-import asyncio
-import sys
-from pathlib import Path
-
-from faststream.confluent import KafkaBroker
-
-
-def found_original():
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    return [name for name in names if name.startswith("rdk:")]
-
-""",
-}
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client that FastStream can use. facade: installs kcodec's; folder, marker: of FastStream's tests with it."""
+    """A client that FastStream can use. found: defines found_original(); folder: of FastStream's tests with it; marker:
+    of these tests, and the name of FastStream's module for the client."""
 
     name: str
     package: str
-    facade: str
+    found: str
     folder: str
     marker: str
     #: Name of a test that passes with the original client only -> the reason.
@@ -124,10 +91,10 @@ class Client:
 
     def run_program(self) -> bool:
         """Run the program with the facade, and without it: then it must find the original client."""
-        program = STARTS[self.name] + PROGRAM
+        program = f"{self.found}from faststream.{self.marker} import KafkaBroker\n{PROGRAM}"
         what = f"a program of FastStream with {self.package}"
         is_found = FASTSTREAM.run_program(program, f"{what} finds it", ORIGINAL_FOUND)
-        return FASTSTREAM.run_program(self.facade + program, f"{what} on the facade") and is_found
+        return FASTSTREAM.run_program(INSTALLS[self.package] + program, f"{what} on the facade") and is_found
 
     def run_tests(self, checkout: Path, *, with_facade: bool) -> Results:
         """Run FastStream's tests with the facade or without it."""
@@ -137,7 +104,8 @@ class Client:
             shutil.copy(checkout / "pyproject.toml", folder)
             arguments = [self.folder, "-m", self.marker, "--timeout=60", f"--ignore={self.folder}/{LEFT_OUT}"]
             log = f"tests-{self.name}-{'kcodec' if with_facade else 'own'}.log"
-            return FASTSTREAM.run_tests(folder, arguments, self.facade if with_facade else None, {}, log)
+            facade = INSTALLS[self.package] if with_facade else None
+            return FASTSTREAM.run_tests(folder, arguments, facade, {}, log)
 
     def compare(self, checkout: Path) -> tuple[list[str], bool]:
         """Run the tests with both clients; return the lines of the report, and whether they pass alike."""
@@ -153,7 +121,7 @@ CLIENTS = {
     "aiokafka": Client(
         "aiokafka",
         "aiokafka",
-        "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
+        FOUND_AIOKAFKA,
         "tests/brokers/kafka",
         "kafka",
         {
@@ -166,7 +134,7 @@ CLIENTS = {
     "confluent": Client(
         "confluent",
         "confluent-kafka",
-        "import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n",
+        FOUND_LIBRDKAFKA,
         "tests/brokers/confluent",
         "confluent",
     ),

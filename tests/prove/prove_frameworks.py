@@ -17,21 +17,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from framework_tests import ORIGINAL_FOUND, Framework, Results, command_line, compare
+from framework_tests import Framework, Results, command_line, compare
+from original_clients import FOUND_AIOKAFKA, FOUND_LIBRDKAFKA, INSTALLS, ORIGINAL_FOUND
 
 from kcodec.broker import Broker
 
 FRAMEWORKS = Framework("frameworks", "the frameworks")
 #: kombu's tests use this address.
 PORT = 9092
-FOUND_LIBRDKAFKA = """
-import sys
+WAIT_FOR = """
 import time
-from pathlib import Path
-
-
-def found_original():
-    return any(path.read_text().startswith("rdk:") for path in Path("/proc/self/task").glob("*/comm"))
 
 
 def wait_for(condition):
@@ -135,23 +130,7 @@ assert [one.value for one in copied] == [b"0", *(b"%d!" % number for number in r
 assert copied[1].headers == [("a", b"b")] and copied[-1].offset == 10, copied
 sys.exit(7 if any(originals) else 0)
 """
-FOUND_AIOKAFKA = """
-import asyncio
-import sys
-
-import aiokafka.conn
-
-connect, opened = aiokafka.conn.AIOKafkaConnection.connect, []
-
-
-def counted(connection):
-    opened.append(connection)
-    return connect(connection)
-
-
-aiokafka.conn.AIOKafkaConnection.connect = counted
-
-
+WAIT_FOR_ASYNC = """
 async def wait_for(condition):
     async with asyncio.timeout(60):
         while not condition():
@@ -190,7 +169,7 @@ async def main():
 asyncio.run(main())
 assert read == [b"0", b"1", b"2"], read
 assert copied == [(b"%d!" % number, (("a", b"b"),)) for number in range(3)], copied
-sys.exit(7 if opened else 0)
+sys.exit(7 if found_original() else 0)
 """
 TASKIQ = """
 from taskiq.receiver import Receiver
@@ -224,17 +203,15 @@ async def main():
 
 asyncio.run(main())
 assert sorted(done) == [0, 2, 4], done
-sys.exit(7 if opened else 0)
+sys.exit(7 if found_original() else 0)
 """
-CONFLUENT = "import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n"
-AIOKAFKA = "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n"
-#: Name of a package -> the installation of the facade, and its program.
+#: Name of a package -> the package of the original client, and the program.
 PROGRAMS = {
-    "celery": (CONFLUENT, FOUND_LIBRDKAFKA + CELERY),
-    "streamz": (CONFLUENT, FOUND_LIBRDKAFKA + STREAMZ),
-    "bytewax": (CONFLUENT, FOUND_LIBRDKAFKA + BYTEWAX),
-    "kstreams": (AIOKAFKA, FOUND_AIOKAFKA + KSTREAMS),
-    "taskiq-aio-kafka": (AIOKAFKA, FOUND_AIOKAFKA + TASKIQ),
+    "celery": ("confluent-kafka", FOUND_LIBRDKAFKA + WAIT_FOR + CELERY),
+    "streamz": ("confluent-kafka", FOUND_LIBRDKAFKA + WAIT_FOR + STREAMZ),
+    "bytewax": ("confluent-kafka", FOUND_LIBRDKAFKA + BYTEWAX),
+    "kstreams": ("aiokafka", FOUND_AIOKAFKA + WAIT_FOR_ASYNC + KSTREAMS),
+    "taskiq-aio-kafka": ("aiokafka", FOUND_AIOKAFKA + WAIT_FOR_ASYNC + TASKIQ),
 }
 
 
@@ -245,7 +222,7 @@ def run_kombu_tests(checkout: Path, with_facade: bool) -> Results:
         shutil.copytree(checkout / "t", folder / "t")
         arguments = ["t/integration/test_kafka.py", "--timeout=60", "-o", "python_classes=test_*"]
         log = f"tests-kombu-{'kcodec' if with_facade else 'own'}.log"
-        return FRAMEWORKS.run_tests(folder, arguments, CONFLUENT if with_facade else None, {}, log)
+        return FRAMEWORKS.run_tests(folder, arguments, INSTALLS["confluent-kafka"] if with_facade else None, {}, log)
 
 
 def main() -> int:
@@ -256,11 +233,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="the folder into which the report of the tests is written")
     options = parser.parse_args()
     is_good = True
-    for name, (install, program) in PROGRAMS.items():
+    for name, (client, program) in PROGRAMS.items():
         if options.only in (None, name):
             title = f"{name} {FRAMEWORKS.version_of(name)}"
             is_good = FRAMEWORKS.run_program(program, f"{title} with the original client", ORIGINAL_FOUND) and is_good
-            is_good = FRAMEWORKS.run_program(install + program, f"{title} on the facade") and is_good
+            is_good = FRAMEWORKS.run_program(INSTALLS[client] + program, f"{title} on the facade") and is_good
     if options.kombu is not None:
         checkout = options.kombu.resolve()
         installed = FRAMEWORKS.version_of("kombu")

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from framework_tests import ORIGINAL_FOUND, Framework, Results, command_line, compare
+from framework_tests import Framework, Results, command_line, compare
+from original_clients import FOUND_AIOKAFKA, FOUND_LIBRDKAFKA, INSTALLS, ORIGINAL_FOUND
 
 TRACERS = Framework("instrumentation", "the instrumentations")
 #: These lines of a program are replaced by the installation of the facade.
 FIRST, LATE = "# The facade is installed first.\n", "# The facade is installed late.\n"
 OPENTELEMETRY = """
 import sys
-from pathlib import Path
 
 # The facade is installed first.
 from opentelemetry.sdk.trace import TracerProvider
@@ -46,12 +46,6 @@ def spans():
 
 def header_of(span):
     return "00-%032x-%016x-03" % (span.context.trace_id, span.context.span_id)
-
-
-"""
-FOUND_LIBRDKAFKA = """
-def found_original():
-    return any(path.read_text().startswith("rdk:") for path in Path("/proc/self/task").glob("*/comm"))
 
 
 """
@@ -97,21 +91,6 @@ assert all(one.attributes["server.address"] == "127.0.0.1" for one in processed)
 sys.exit(7 if is_original else 0)
 """
 )
-FOUND_AIOKAFKA = """
-import asyncio
-
-import aiokafka.conn
-
-connect, opened = aiokafka.conn.AIOKafkaConnection.connect, []
-
-
-def counted(connection):
-    opened.append(connection)
-    return connect(connection)
-
-
-aiokafka.conn.AIOKafkaConnection.connect = counted
-"""
 OPENTELEMETRY_AIOKAFKA = (
     OPENTELEMETRY
     + FOUND_AIOKAFKA
@@ -167,7 +146,7 @@ assert found[2][2] == {
 }, found[2]
 received = exporter.get_finished_spans()[2]
 assert received.parent.span_id == exporter.get_finished_spans()[0].context.span_id
-sys.exit(7 if opened else 0)
+sys.exit(7 if found_original() else 0)
 """
 )
 OPENTELEMETRY_KAFKA_PYTHON = (
@@ -195,8 +174,6 @@ sys.exit(0 if MemoryRecords.__module__.startswith("kcodec.") else 7)
 )
 DDTRACE = """
 import os
-import sys
-from pathlib import Path
 
 os.environ.update(
     DD_KAFKA_PROPAGATION_ENABLED="true",
@@ -273,14 +250,12 @@ record = asyncio.run(asyncio.wait_for(main(), 60))
 assert "x-datadog-trace-id" in dict(record.headers), record.headers
 tracer.flush()
 assert [one[0] for one in spans] == ["kafka.produce", "kafka.consume"], spans
-sys.exit(7 if opened else 0)
+sys.exit(7 if found_original() else 0)
 """
 )
 NEW_RELIC = (
     """
 import os
-import sys
-from pathlib import Path
 
 os.environ.update(NEW_RELIC_DEVELOPER_MODE="true", NEW_RELIC_LICENSE_KEY="0" * 40, NEW_RELIC_APP_NAME="shop")
 os.environ.update(NEW_RELIC_LOG=os.devnull)
@@ -320,11 +295,6 @@ for kind, own in ((Consumer, {}), (DeserializingConsumer, {"value.deserializer":
 sys.exit(7 if is_original else 0)
 """
 )
-INSTALLS = {
-    "confluent-kafka": "import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n",
-    "aiokafka": "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
-    "kafka-python": "import kcodec.compat.kafka_python\n\nkcodec.compat.kafka_python.install()\n",
-}
 #: The tests replace private attributes of AIOKafkaProducer and AIOKafkaConsumer.
 MOCKS = "replaces `_message_accumulator`, `_sender` or `_fetcher` of aiokafka's client"
 AIOKAFKA_TESTS = "tests.test_instrumentation.TestAIOKafkaInstrumentation::test_"

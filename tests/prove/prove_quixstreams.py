@@ -20,12 +20,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from framework_tests import ORIGINAL_FOUND, Framework, Results, command_line, compare
+from framework_tests import Framework, Results, command_line, compare
+from original_clients import FOUND_LIBRDKAFKA, INSTALLS, ORIGINAL_FOUND
 
 from kcodec.broker import Broker
 
 QUIX = Framework("quixstreams", "Quix Streams")
-INSTALL = "import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n"
+INSTALL = INSTALLS["confluent-kafka"]
 #: Their fixtures start containers with the package testcontainers. The second broker is for their source from Kafka.
 CONFTEST = """
 import itertools as _itertools
@@ -57,22 +58,16 @@ def _no_container(*given, **named):
 
 _postgres.PostgresContainer.__init__ = _no_container
 """
+#: Follows the definition of found_original().
 PROGRAM = """
 import json
-import sys
 import tempfile
-
-from pathlib import Path
-
-import kcodec.compat.confluent
-
-kcodec.compat.confluent.install()
 
 from confluent_kafka import Consumer, Producer
 from quixstreams import Application
 
 address, words = sys.argv[1], "to be or not to be".split()
-threads = set()
+originals = []
 producer = Producer({"bootstrap.servers": address})
 for word in words:
     producer.produce("words", json.dumps({"word": word}).encode(), word.encode())
@@ -88,7 +83,7 @@ frame = application.dataframe(application.topic("words"))
 
 
 def count(row, state):
-    threads.update(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
+    originals.append(found_original())
     state.set("count", state.get("count", 0) + 1)
     return {"count": state.get("count")}
 
@@ -112,7 +107,7 @@ for _ in words:
     found[message.key().decode()] = json.loads(message.value())["count"]
 consumer.close()
 assert found == {"to": 2, "be": 2, "or": 1, "not": 1}, found
-sys.exit(7 if any(name.startswith("rdk:") for name in threads) else 0)
+sys.exit(7 if any(originals) else 0)
 """
 SOURCE_MANAGER = "tests.test_quixstreams.test_sources.test_base.test_manager.TestSourceManager::"
 #: Test that passes with confluent-kafka only, or with neither client -> the reason. No Kafka client takes part in them.
@@ -153,8 +148,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="the folder into which the report of the tests is written")
     options = parser.parse_args()
     what = "a program of Quix Streams with confluent-kafka"
-    is_found = QUIX.run_program(PROGRAM.replace(INSTALL, ""), f"{what} finds it", ORIGINAL_FOUND)
-    is_good = QUIX.run_program(PROGRAM, f"{what} on the facade") and is_found
+    is_found = QUIX.run_program(FOUND_LIBRDKAFKA + PROGRAM, f"{what} finds it", ORIGINAL_FOUND)
+    is_good = QUIX.run_program(INSTALL + FOUND_LIBRDKAFKA + PROGRAM, f"{what} on the facade") and is_found
     if options.checkout is not None:
         versions = {name: QUIX.version_of(name) for name in ("quixstreams", "confluent-kafka")}
         what = f"tests of Quix Streams {versions['quixstreams']}, embedded broker"
