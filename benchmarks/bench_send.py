@@ -300,19 +300,11 @@ def compare(
     if before is not None:
         slices[BEFORE] = functools.partial(one_slice, kafka, part, BEFORE, count, cell, before)
     found = measure.take_turns(slices, rounds)
-    rows = [
-        measure.compare(
-            found,
-            figure,
-            "kcodec",
-            other,
-            case=cell.name,
-            unit=unit,
-            bar=None if other == BEFORE or number else Bar(cell.bar),
-        )
-        for other in list(slices)[1:]
-        for number, (figure, unit) in enumerate(units.items())
-    ]
+    rows = []
+    for other in list(slices)[1:]:
+        for number, (figure, unit) in enumerate(units.items()):
+            bar = Bar(cell.bar) if other == peer and not number else None
+            rows.append(measure.compare(found, figure, "kcodec", other, case=cell.name, unit=unit, bar=bar))
     print(*(f"{row['case']}, {row['figure']}: {measure.value_text(row)}" for row in rows), sep="\n", flush=True)
     return rows
 
