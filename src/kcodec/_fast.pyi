@@ -1606,9 +1606,12 @@ class IoTurn:
     is_urgent: threads that send step aside while the I/O thread works. The I/O thread sets it, and a thread that sends
         the first record to a topic.
     helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
+    cannot_wait: whether the I/O thread cannot wait with `wait`, so that the end of its work is unknown. No thread then
+        steps aside.
     """
 
     helpers: int
+    cannot_wait: bool
     def __init__(self) -> None: ...
     @property
     def is_urgent(self) -> bool:

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from scripted_broker import Rig, ScriptedCluster
+from scripted_broker import Fault, Rig, ScriptedCluster, send_apart, started
 
 from kcodec._fast import IoTurn, RecordAppender, RecordDelivery, SendLock
 from kcodec.flow import Flow, sleep
@@ -128,6 +128,21 @@ def test_a_topic_that_does_not_exist_is_urgent_only_while_it_is_requested() -> N
     assert not turn.is_urgent
 
 
+def test_threads_that_send_step_aside_while_only_a_response_permits_the_next_request() -> None:
+    world, turn = ScriptedCluster(), IoTurn()
+    world.create_topic("orders", 1)
+    rig = started(world, max_in_flight=2)
+    rig.core.take_turns(turn)
+    world.faults = lambda node, request: Fault(answer_delay=10.0)
+    seen = []
+    for value in (b"1", b"2", b"3"):
+        send_apart(rig, "orders", [value])
+        world.run(0.1)
+        seen.append(turn.is_urgent)
+    rig.flush()
+    assert [*seen, turn.is_urgent] == [False, True, True, False]
+
+
 def test_the_io_thread_does_not_step_aside_for_itself() -> None:
     turn = IoTurn()
     turn.is_urgent = True
@@ -164,6 +179,18 @@ def test_a_wait_that_the_platform_refuses_ends_at_once() -> None:
     assert time.monotonic() - begin < 10.0
     turn.is_urgent = True  # no thread steps aside for a turn whose end it would not see
     assert min(sending(turn)) < NAPS_SECONDS and sending(turn)[0] < 0.1
+
+
+def test_no_thread_steps_aside_if_the_selector_has_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
+    loop = ThreadLoop(Client(ClientConfig(bootstrap_servers="localhost:1")))
+    try:
+        loop.io_turn.is_urgent = True
+        assert loop.io_turn.cannot_wait and min(sending(loop.io_turn)) < NAPS_SECONDS
+        assert sending(loop.io_turn)[0] < 0.1
+    finally:
+        loop.close()
 
 
 def test_an_io_thread_without_this_wait_uses_its_selector() -> None:

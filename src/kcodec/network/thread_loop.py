@@ -71,6 +71,7 @@ class ThreadLoop(IoLoop):
         # That of a selector can itself be waited for, on Linux and macOS.
         self._selector_number: int | None = self.selector.fileno() if hasattr(self.selector, "fileno") else None
         self.io_turn = IoTurn()
+        self.io_turn.cannot_wait = self._selector_number is None  # on Windows
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)

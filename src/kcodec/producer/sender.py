@@ -210,14 +210,14 @@ class Sender:
             self.id_manager.changed.drop_waiter(self._identity_changed)
 
     def _take_turns(self, turn: IoTurn) -> None:
-        """Choose whether threads that send yield to the I/O thread, because the broker would be idle while this thread
-        waits for the GIL. That is so in three cases:
+        """Choose whether threads that send yield to the I/O thread. They do in three situations:
 
-        - At the beginning of a transaction. Until a broker has acknowledged a batch, a partition has at most one batch
-        in flight.
-        - With `max_in_flight` requests in flight. Only a response permits the next request, and each step of it (the
-        wake-up, the receipt) would wait for the GIL for 5 ms, in which the broker completes all of the requests.
-        - Without the metadata of a topic, where each record also takes much longer than with it.
+        - At the beginning of a transaction, a partition has at most one batch in flight until a broker has acknowledged
+        one. The broker would be idle while this thread waits for the GIL.
+        - While every broker has `max_in_flight` requests, only a response permits the next request. This thread would
+        wait 5 ms for the GIL to learn of the response, and again to receive it. Meanwhile the broker would complete all
+        requests and be idle.
+        - While the metadata of a topic is requested, because each record takes much longer to append without it.
         """
         is_urgent = self._learning > 0 or self._is_saturated()
         if self.id_manager.transactional_id is not None and not is_urgent:

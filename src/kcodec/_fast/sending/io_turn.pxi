@@ -2,9 +2,9 @@
 # IoTurn: the waits of an I/O thread. While it has urgent work, other threads that send pause for a moment.
 #
 # A thread that sends continuously releases the GIL only every 5 ms (sys.getswitchinterval), and the I/O thread needs
-# the GIL for each step: a wake-up, a response, the next request. While requests are in flight this delay does no harm,
-# and it makes batches larger. At the beginning of a transaction no request is in flight, and the broker would be idle
-# during each delay.
+# the GIL for each step: a wake-up, a response, the next request. While the broker has requests to process, and may get
+# more, this delay does no harm, and it makes batches larger. Otherwise the broker would be idle during each delay: at
+# the beginning of a transaction, or if only a response permits the next request (Sender._take_turns).
 
 cdef extern from *:
     """
@@ -82,9 +82,12 @@ cdef class IoTurn:
     is_urgent: threads that send step aside while the I/O thread works. The I/O thread sets it, and a thread that sends
         the first record to a topic.
     helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
+    cannot_wait: whether the I/O thread cannot wait with `wait`, so that the end of its work is unknown. No thread then
+        steps aside.
     """
 
-    cdef bint urgent, cannot_wait
+    cdef bint urgent
+    cdef public bint cannot_wait
     cdef int busy
     cdef public int helpers
     cdef unsigned long thread  # id of the thread that last called `wait`; 0 before the first call
@@ -113,7 +116,8 @@ cdef class IoTurn:
             if outcome != KC_CANNOT_WAIT:
                 kc_store(&self.busy, 1)
         if outcome == KC_CANNOT_WAIT:
-            self.cannot_wait = True  # without waits, the end of the I/O thread's work is unknown, so no thread pauses
+            self.cannot_wait = True
+            kc_store(&self.busy, 0)
             return None
         return outcome == KC_HAPPENED
 
