@@ -15,15 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kcodec.client.properties import WORDS, options_from_properties
+from kcodec.client.properties import WORDS, librdkafka_names, options_from_properties
 from kcodec.compat._confluent_errors import local_error
 from kcodec.compat._confluent_security import VERIFICATION, is_empty, usable_options
-from kcodec.options import OptionSet, declaration
 from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
@@ -126,18 +124,8 @@ class Settings:
 
     def with_names(self, text: str) -> str:
         """Return a text in which the names of options of kcodec are those of the given settings, or of librdkafka."""
-        names = {**_librdkafka_names(), **self.names}
+        names = {**librdkafka_names(), **self.names}
         return OPTION_NAME.sub(lambda found: names.get(found[0], found[0]), text)
-
-
-@cache
-def _librdkafka_names() -> dict[str, str]:
-    """Return librdkafka's name of each option of kcodec."""
-    return {
-        name: (*declaration(one).librdkafka, name.replace("_", "."))[0]
-        for options in OptionSet.__subclasses__()
-        for name, one in options.fields().items()
-    }
 
 
 def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Settings:
