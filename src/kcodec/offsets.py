@@ -152,6 +152,18 @@ def _is_id(value: object) -> bool:
     return value is None or isinstance(value, UUID)
 
 
+def _hint(value: Any) -> str:
+    """Return what to do about a value that is not an offset, as the end of a sentence. Empty for most values."""
+    kind = type(value)
+    if kind.__name__ == OffsetAndMetadata.__name__ and not isinstance(value, OffsetAndMetadata):
+        return f" of {kind.__module__}; import it from kcodec"
+    if kind.__name__ == "ListedOffset":  # of kcodec.cluster, which this module does not import
+        return f"; pass its attribute offset, which is {value.offset}"
+    if value is None:
+        return "; offsets_for_times() returns None for a partition that has no record at or after the time"
+    return ""
+
+
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Check a mapping {(topic, partition): offset or OffsetAndMetadata}. Raise TypeError or ValueError."""
     if not isinstance(offsets, Mapping):
@@ -173,10 +185,8 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         offset = as_integer(found.offset)
         if offset is None:
-            is_of_other_client = type(value).__name__ == OffsetAndMetadata.__name__ and value is not found
-            hint = f" of {type(value).__module__}; import it from kcodec" if is_of_other_client else ""
             raise TypeError(
-                f"offsets[{topic}-{number}]: expected an int or an OffsetAndMetadata, got {shown(value)}{hint}"
+                f"offsets[{topic}-{number}]: expected an int or an OffsetAndMetadata, got {shown(value)}{_hint(value)}"
             )
         if not 0 <= offset <= INT64_MAX:
             bounds = "of 0 or more" if offset < 0 else f"of at most {INT64_MAX}"

@@ -16,7 +16,7 @@ from log_files import ABORT, COMMIT, data, marker, plain
 from log_files import partition as write_partition
 
 import kcodec
-from kcodec.cli import ExitStatus
+from kcodec.cli import ExitStatus, txn
 from kcodec.log.check.findings import CODES
 
 NOW = ["--now", "2026-11-22T00:00:00Z"]
@@ -98,6 +98,20 @@ def listed(*arguments: str | Path) -> list[dict[str, Any]]:
     ran = run("txn", "list", "--json", *NOW, *arguments)
     assert ran.status is ExitStatus.OK
     return [json.loads(line) for line in ran.data.splitlines()]
+
+
+def test_ages_are_computed_after_the_records_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running broker appends records while the command reads. The age of a new transaction was negative."""
+    times = [BASE_TIMESTAMP - 50]
+
+    def reading(*arguments: Any) -> Any:
+        times.append(BASE_TIMESTAMP + 20)
+        return kcodec.log.partition_transactions(*arguments)
+
+    monkeypatch.setattr(txn, "partition_transactions", reading)
+    monkeypatch.setattr(txn, "now_ms", lambda: times[-1])
+    ran = run("txn", "list", "--json", write_partition(tmp_path, [data(1, 0)]))
+    assert [json.loads(line)["age_ms"] for line in ran.data.splitlines()] == [20]
 
 
 def test_every_transaction_with_its_outcome(tmp_path: Path) -> None:

@@ -256,6 +256,18 @@ def test_a_closed_pipe_ends_it_quietly(apache_kafka: ApacheKafka, topic: str) ->
             assert (started.wait(20), started.stderr.read()) == (ExitStatus.BROKEN_PIPE, b"")
 
 
+def test_a_closed_pipe_ends_it_although_no_record_arrives(apache_kafka: ApacheKafka, topic: str) -> None:
+    """`kcodec consume ... | head -3` waited for the next record."""
+    name = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        for _ in range(20):
+            producer.send(name, b"before")
+    with following(apache_kafka, name) as started:
+        assert started.stdout is not None and started.stderr is not None
+        started.stdout.close()
+        assert (started.wait(20), started.stderr.read()) == (ExitStatus.BROKEN_PIPE, b"")
+
+
 @pytest.mark.parametrize(
     ("call", "reported"),
     [

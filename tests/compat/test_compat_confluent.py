@@ -391,6 +391,26 @@ def test_invalid_configurations_raise_the_same(unreachable: Kit) -> None:
         kit.producer({"bootstrap.servers": NOWHERE}, **{"foo.bar": 1})
 
 
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"auto.offset.reset": "erliest"}, "auto.offset.reset must be one of earliest"),
+        ({"session.timeout.ms": -5}, "session.timeout.ms must be a number of at least 1, not -5"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN"},
+            "sasl.username is missing; sasl.mechanisms=",
+        ),
+    ],
+)
+def test_errors_have_the_names_of_the_settings(settings: dict[str, Any], text: str) -> None:
+    """They had the names of kcodec's options, which the program does not contain."""
+    with pytest.raises(KafkaException) as caught:
+        ours(NOWHERE).consumer({"bootstrap.servers": NOWHERE, "group.id": "g", **settings})
+    assert text in caught.value.args[0].str()
+    with pytest.raises(KafkaException, match=r"message\.timeout\.ms must be a number of at least 1, not -3"):
+        ours(NOWHERE).producer({"bootstrap.servers": NOWHERE, "message.timeout.ms": -3})
+
+
 def test_a_name_that_no_topic_can_have_is_refused(unreachable: Kit) -> None:
     producer = unreachable.make_producer()
     assert outcome(lambda: producer.produce("x" * 40_000, b"v")) == ("_INVALID_ARG", -186, False)
@@ -592,6 +612,22 @@ def test_failed_records_without_a_callback_are_logged(caplog: pytest.LogCaptureF
     assert producer.flush(SECONDS) == 0
     producer.close()
     assert [one.message for one in caplog.records if "without a callback have failed" in one.message]
+
+
+def test_records_that_the_program_discards_are_not_logged(embedded: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning about lost records would be a false alarm, as the program has called abort_transaction or purge."""
+    producer = ours(embedded).make_producer(transactional_id="discarding", linger_ms=60_000)
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce("discarded", b"v")
+    producer.abort_transaction(SECONDS)
+    producer.close()
+    other = ours(NOWHERE).make_producer(message_timeout_ms=60_000)
+    other.produce("discarded", b"v")
+    other.purge()
+    assert other.flush(SECONDS) == 0
+    other.close()
+    assert [one.message for one in caplog.records if "without a callback" in one.message] == []
 
 
 def test_the_queue_is_full_until_reports_are_polled(embedded: str) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,14 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "position": (lambda consumer: consumer.position(ORDERS, "3"), SECONDS),
     "position of a topic": (lambda consumer: consumer.position("orders"), r"partition: expected TopicPartition\("),
     "lag": (lambda consumer: consumer.lag("3"), SECONDS),
+    "seek to a result of offsets_for_times": (
+        lambda consumer: consumer.seek(ORDERS, consumer.offsets_for_times({ORDERS: 0})[ORDERS]),
+        r"got ListedOffset\(.*\); pass its attribute offset, which is 0",
+    ),
+    "seek to no result of offsets_for_times": (
+        lambda consumer: consumer.seek(ORDERS, consumer.offsets_for_times({ORDERS: 2**42})[ORDERS]),
+        r"got None; offsets_for_times\(\) returns None for a partition that has no record at or after the time",
+    ),
     "callback": (lambda consumer: consumer.commit_async({ORDERS: 5}, callback=5), "callback: expected a function"),
     "on_assigned": (
         lambda consumer: consumer.subscribe("orders", on_assigned="rewind"),
@@ -156,3 +165,13 @@ def test_partitions_of_other_clients_are_accepted_alone(kcodec_broker: Broker, m
         text = rf"got OffsetAndMetadata\(.*\) of {module.__name__}; import it from kcodec"
         with pytest.raises(TypeError, match=text):
             consumer.commit({orders: offset})
+
+
+def test_a_datetime_is_refused_with_the_conversion(kcodec_broker: Broker) -> None:
+    kcodec_broker.seed("orders", [b"1"])
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers) as consumer:
+        when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+        with pytest.raises(ValueError, match=r"not datetime.*; pass int\(when\.timestamp\(\) \* 1000\)"):
+            consumer.offsets_for_times({ORDERS: when})  # type: ignore[dict-item]
+        found = consumer.offsets_for_times({ORDERS: int(when.timestamp() * 1000)})[ORDERS]
+        assert found is not None and found.offset == 0

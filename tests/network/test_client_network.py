@@ -385,16 +385,38 @@ def test_a_frame_above_the_limit_is_named(make: Make) -> None:
         make(peer.address, max_response_bytes=1_000_000).run(init_producer_id())
 
 
-def test_a_web_server_is_recognized(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "the peer uses HTTP instead of the Kafka protocol; check the host and the",
+        ),
+        (
+            bytes.fromhex("15030300020250"),
+            "the peer uses TLS, and this connection does not; .* must be SSL or SASL_SSL",
+        ),
+        (bytes.fromhex("7f000000"), "exceeds .*; the peer may also use TLS or HTTP instead of the Kafka protocol"),
+    ],
+    ids=["http", "tls alert", "other"],
+)
+def test_another_protocol_is_recognized(make: Make, response: bytes, text: str) -> None:
+    """The alert of a broker whose listener uses TLS was reported as a frame of 352,518,912 bytes."""
+
     def answer(peer: Peer, request: Request) -> bytes | None:
-        request.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        request.socket.sendall(response)
         return None
 
-    with (
-        Peer(answer) as peer,
-        pytest.raises(TransportError, match="the peer may also use TLS or HTTP instead of the Kafka protocol"),
-    ):
+    with Peer(answer) as peer, pytest.raises(TransportError, match=text):
         make(peer.address).run(init_producer_id())
+
+
+def test_a_peer_that_never_responds_is_named(make: Make) -> None:
+    """For example a web server, which waits for more bytes of the request."""
+    with Peer(lambda peer, request: None) as peer:
+        runner = make(peer.address, socket_connection_setup_timeout_ms=300)
+        with pytest.raises(TransportError, match=r"0\.3 s; the peer has not responded to ApiVersions"):
+            runner.run(init_producer_id(0.8))
 
 
 def test_disjoint_versions_raise_an_error_and_nothing_is_sent(make: Make) -> None:

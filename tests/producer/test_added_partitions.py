@@ -70,6 +70,8 @@ def test_the_refusal_says_that_the_record_can_be_sent_again(kcodec_broker: Broke
         assert producer.partitions_for("orders") == 1
         with pytest.raises(EncodeError, match=r"not 7; omit it .*, or send it again if the partition was just added"):
             producer.send("orders", b"record", partition=7)
+        with pytest.raises(EncodeError, match=r"not -1; omit it to let the key decide$"):
+            producer.send("orders", b"record", partition=-1)
 
 
 def create_with_one_partition(admin: Admin, topic: str) -> None:

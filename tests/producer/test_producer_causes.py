@@ -83,6 +83,19 @@ def test_a_producer_id_that_is_refused_is_named_as_the_cause() -> None:
     assert "no producer id yet: " in delivery.why_waiting() and "COORDINATOR_NOT_AVAILABLE" in delivery.why_waiting()
 
 
+def test_a_missing_response_to_init_producer_id_is_named_as_the_cause() -> None:
+    """The cause was only "no producer id yet"."""
+    cause = "no producer id yet: no response to InitProducerId so far"
+    with Broker(fault_rules=[{"api": "InitProducerId", "drop": "before"}]) as broker:
+        broker.create_topic("orders")
+        producer = Producer(bootstrap_servers=broker.bootstrap_servers)
+        delivery = producer.send("orders", b"x")
+        with pytest.raises(DeliveryTimeoutError, match=cause):
+            delivery.result(1.0)
+        with pytest.raises(DeliveryErrors, match=cause):
+            producer.close(timeout=0.0)
+
+
 def test_an_expired_record_that_was_never_sent_names_the_cause() -> None:
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")

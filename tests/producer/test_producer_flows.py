@@ -214,6 +214,7 @@ def test_a_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     rig.flush()
     assert [delivery.error is None for delivery in sent] == [True, False, True]
     assert isinstance(sent[1].error, BrokerError) and sent[1].error.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert "the batch with this record has 570 bytes, more than max.message.bytes of the topic" in str(sent[1].error)
     assert log.values == [b"first", b"a", b"b"]
     assert {epoch for _, _, epoch, _ in log.records} == {0}  # certainly not written: no new epoch is needed
 

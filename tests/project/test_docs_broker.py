@@ -180,7 +180,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
 def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("consumer.md", apache_kafka)
     topic = examples.topics["orders"]
-    first, arrow, by_hand, record_by_record, commits, rebalances, refused, service = (
+    first, arrow, by_hand, by_time, record_by_record, commits, rebalances, refused, service = (
         block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
     )
     with examples.producer() as producer:
@@ -192,6 +192,8 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     names = examples.run(by_hand)
     assert (names["beginning"], names["end"], names["position"]) == (0, 30, 0)
     assert names["lag"].lag == 30
+    names = examples.run(by_time, Consumer=Consumer, first=TopicPartition(topic, 0))
+    assert [record.value for record in names["recent"]] == [b"%d" % number for number in range(30)]
     examples.run(record_by_record, Consumer=Consumer, first=TopicPartition(topic, 0))
     options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers, "group_id": f"docs-{topic}"}
     with Consumer(**options, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:

@@ -210,7 +210,9 @@ def test_a_time_in_the_place_of_an_offset_is_explained() -> None:
 
     script.answers["ListOffsets"] = offsets
     level = IsolationLevel.READ_COMMITTED
-    with pytest.raises(OffsetOutOfRangeError, match=r"time 2026-11-22T\S+ is meant, write kcodec.Timestamp\(179"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"\(exclusive\); for the time 2026-\S+, pass kcodec.Timestamp\(179"
+    ):
         script.run(TopicRange("orders", None, 1795343622051, "latest").resolve(script.context, level))
     with pytest.raises(OffsetOutOfRangeError) as caught:
         script.run(TopicRange("orders", None, 5000, "latest").resolve(script.context, level))

@@ -69,9 +69,19 @@ def test_a_length_above_the_limit_is_refused_before_its_bytes_come() -> None:
     assert (caught.value.limit, caught.value.value, caught.value.claimed) == ("max_response_bytes", 1000, 1001)
 
 
-@pytest.mark.parametrize("start", [b"HTTP/1.1 400", b"\x15\x03\x03\x00\x02\x02\x28", b"\xff\xff\xff\xff"])
-def test_what_is_no_kafka_is_said_to_be_something_else(start: bytes) -> None:
-    with pytest.raises(DecodeError, match="use TLS or HTTP instead of the Kafka protocol"):
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (b"HTTP/1.1 400", "the peer uses HTTP instead of the Kafka protocol"),
+        (b"GET / HTTP/1.1", "the peer uses HTTP instead of the Kafka protocol"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", "the peer uses TLS, and this connection does not"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "the peer uses TLS, and this connection does not"),
+        (b"\x7f\xff\xff\xff", "exceeds max_response_bytes=104857600; the peer may also use TLS or HTTP"),
+        (b"\xff\xff\xff\xff", "the peer may use TLS or HTTP instead of the Kafka protocol"),
+    ],
+)
+def test_what_is_no_kafka_is_said_to_be_something_else(start: bytes, text: str) -> None:
+    with pytest.raises(DecodeError, match=text):
         FrameReader(100 * 1024 * 1024).feed(start)
 
 

@@ -362,6 +362,8 @@ class _Following:
                 self._is_at_end(consumer, is_idle=True) or self._has_no_partitions(consumer)
             ):
                 break
+            else:
+                self._output.check_reader()
         return self._printer.ended(consumer.skipped_batches)
 
     def _print_batch(self, consumer: Consumer, decoded: DecodedRecords) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import select
+import stat
 import sys
 import time
 from enum import IntEnum
@@ -97,6 +98,19 @@ class Output:
                 select.select([], [descriptor], [])
             except OSError as error:
                 raise OSError(error.errno, error.strerror, "stdout") from error
+
+    def check_reader(self) -> None:
+        """Raise BrokenPipeError if stdout is a pipe whose reader has ended. A command that has nothing to write would
+        not notice this."""
+        if self._stdout is not None or sys.stdout is None or not hasattr(select, "poll"):  # Windows has no poll
+            return
+        descriptor = sys.stdout.fileno()
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE), "stdout")
 
     def abandon(self) -> None:
         """Drop the collected data, because the reader of stdout has closed it."""

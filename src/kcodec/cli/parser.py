@@ -22,6 +22,15 @@ class CommandError(Exception):
 
 #: The largest number of seconds or minutes of an option. In milliseconds, it fits into 64 bits.
 MAX_NUMBER = 10**12
+#: Options of Kafka's own tools, and what to write instead in a command that has the first word as an option.
+OF_KAFKA_TOOLS = {
+    "--to-earliest": "--to earliest",
+    "--to-latest": "--to latest",
+    "--to-offset": "--to N",
+    "--to-datetime": "--to s@TIME",
+    "--shift-by": "--shift N",
+    "--by-duration": "--ago TIME",
+}
 #: The beginning of the help of an option that only some actions have: "create, config: ...".
 _ACTIONS_OF_OPTION = re.compile(r"([a-z-]+(?:, [a-z-]+)*): ")
 
@@ -90,7 +99,10 @@ class Parser(argparse.ArgumentParser):
             name = argument.partition("=")[0]
             if name.startswith("-"):
                 options = [option for option in self._option_string_actions if len(option) > 2 or len(name) == 2]
-                raise UsageError(f"unknown option {name!r}{nearest(name, options)} (see {self.prog} --help)")
+                instead = OF_KAFKA_TOOLS.get(name, "")
+                is_known = instead.split(" ")[0] in options
+                hint = f"; write {instead}" if is_known else nearest(name, options)
+                raise UsageError(f"unknown option {name!r}{hint} (see {self.prog} --help)")
             raise UsageError(f"unexpected argument {argument!r} (see {self.prog} --help)")
         if self._known_actions and known.action not in self._known_actions:
             suggestion = nearest(known.action, self._known_actions)

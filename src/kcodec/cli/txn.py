@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,9 @@ def _logs(files: list[str], problems: list[Exception]) -> Iterator[tuple[Log, Lo
 
 
 def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
-    now = now_ms() if options.now is None else timestamp_of(options.now)
+    # The time after a record was read: a running broker appends records while the command reads.
+    fixed = None if options.now is None else timestamp_of(options.now)
+    clock = now_ms if fixed is None else lambda: fixed
     blocking: list[PartitionTransaction] = []
     problems: list[Exception] = []
     sinks: dict[str, SinkBatch] = {}
@@ -197,12 +199,12 @@ def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
                     raise
                 problems.append(error)
 
-    write_items(output, found(), COLUMNS, partial(_row, now), partial(_fields, now, sinks), as_json=options.json)
+    write_items(output, found(), COLUMNS, partial(_row, clock), partial(_fields, clock, sinks), as_json=options.json)
     output.flush()
     if not options.json:
         say_sinks((sink for name, sink in sinks.items() if name in listed), output)
     for one in blocking:
-        output.say(_advice(one, now))
+        output.say(_advice(one, clock()))
     is_hanging = any(one.is_hanging for one in blocking)
     return max(_reported(problems, output), ExitStatus.FINDINGS if is_hanging else ExitStatus.OK)
 
@@ -258,20 +260,20 @@ def _place(one: PartitionTransaction) -> str | None:
     return None if one.topic is None else f"{one.topic}-{one.partition}"
 
 
-def _fields(now: int, sinks: Mapping[str, SinkBatch], one: PartitionTransaction) -> dict[str, Any]:
+def _fields(clock: Callable[[], int], sinks: Mapping[str, SinkBatch], one: PartitionTransaction) -> dict[str, Any]:
     """Return the fields of a transaction for JSON, in this order."""
     of_offsets = "producer_id producer_epoch state first_offset last_offset marker_offset"
     of_times = "first_timestamp marker_timestamp coordinator_epoch"
     return {
         **attributes(one, "topic partition"),
         **attributes(one.transaction, f"{of_offsets} {of_times}"),
-        "age_ms": one.age_ms(now),
+        "age_ms": one.age_ms(clock()),
         **attributes(one, "transactional_id holds_last_stable_offset is_hanging abort_command"),
         **sink_fields(sinks, one.transactional_id),
     }
 
 
-def _row(now: int, one: PartitionTransaction) -> list[Any]:
+def _row(clock: Callable[[], int], one: PartitionTransaction) -> list[Any]:
     own = one.transaction
     notes = ["holds last_stable_offset"] if one.holds_last_stable_offset else []
     notes += ["hanging: no producer will end it"] if one.is_hanging else []
@@ -282,7 +284,7 @@ def _row(now: int, one: PartitionTransaction) -> list[Any]:
         own.first_offset,
         own.last_offset,
         own.marker_offset,
-        duration_text(one.age_ms(now)),
+        duration_text(one.age_ms(clock())),
         one.transactional_id,
         Cell(", ".join(notes), "notable"),
     ]

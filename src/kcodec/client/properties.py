@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field
+from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,16 @@ KERBEROS_MODULE = "Krb5LoginModule"
 KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
 # Truth values, with the short forms of librdkafka.
 WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+@cache
+def librdkafka_names() -> Mapping[str, str]:
+    """Return the name of each option in librdkafka, or its own name with dots if librdkafka has no such option."""
+    return {
+        name: (*declaration(one).librdkafka, name.replace("_", "."))[0]
+        for options in OptionSet.__subclasses__()
+        for name, one in options.fields().items()
+    }
 
 
 def instead_of(option: str) -> str | None:

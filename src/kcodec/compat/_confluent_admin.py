@@ -101,7 +101,7 @@ class AdminMethods:
         self._events = Events()
         self._observer = Observer(settings, self._events, "producer")
         reader = ClusterReader(settings.options, self._observer)
-        with as_kafka_exceptions():
+        with as_kafka_exceptions(), settings.naming():
             _ = reader.admin
         self._threads = ThreadPoolExecutor(THREADS, "kcodec.compat.confluent")
         self._reader = reader

@@ -90,7 +90,7 @@ class ConsumerMethods:
         is_committed_only = str(settings.options.get("isolation_level", "read_committed")) == "read_committed"
         self._problems = ConsumerProblems(self._reached, is_committed_only=is_committed_only)
         self._assigned: dict[TopicPartition, int] = {}
-        with as_kafka_exceptions():
+        with as_kafka_exceptions(), settings.naming():
             self._kcodec = FeedingConsumer(**settings.options)
         self._feed = MessageFeed(self._events, self._reached.delivered)
         if settings.error_cb is not None:

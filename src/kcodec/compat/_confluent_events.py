@@ -28,6 +28,8 @@ log = logging.getLogger("kcodec.compat")
 STEP_SECONDS = 0.2
 #: Minimum interval between two reports of failed connections to error_cb.
 ERROR_SECONDS = 1.0
+#: Errors of records that the program itself has discarded.
+DISCARDED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 class Events(EventQueue):
@@ -91,6 +93,9 @@ def serve_all(events: EventQueue, failed: list[Exception]) -> None:
 
 
 def _log_lost(topic: str, error: KafkaError) -> None:
+    if error.code() in DISCARDED:  # the program has called abort_transaction() or purge()
+        log.debug("records to topic %r without a callback were discarded: %s", topic, error.str())
+        return
     log.warning("records to topic %r without a callback have failed: %s", topic, error.str())
 
 

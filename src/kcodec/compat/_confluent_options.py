@@ -12,13 +12,14 @@ import difflib
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kcodec.client.properties import WORDS, options_from_properties
+from kcodec.client.properties import WORDS, librdkafka_names, options_from_properties
 from kcodec.compat._confluent_errors import local_error
 from kcodec.compat._confluent_security import VERIFICATION, is_empty, usable_options
 from kcodec.producer.options import PARTITIONERS
@@ -65,6 +66,8 @@ MERGED = {
 }
 #: Codecs for which librdkafka uses its default if the level is 0.
 WITHOUT_LEVEL_0 = {"snappy", "lz4"}
+#: The form of a name of kcodec's options. Names of one word, such as acks, are those of librdkafka.
+OPTION_NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
 #: Minimum similarity, as difflib computes it, of a mistyped name to a name that is suggested.
 CLOSE = 0.8
 #: Names that only the facade reads. All except the first are for producers.
@@ -92,6 +95,7 @@ class Settings:
     has_brokers: Whether bootstrap.servers is set. Without it, a client never connects, and its calls time out.
     only_errors: Whether only failures are reported to delivery callbacks (delivery.report.only.error).
     max_messages, max_bytes: Limits of the records of a producer whose delivery is not reported yet.
+    names: Name of the given setting of each option.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -106,6 +110,22 @@ class Settings:
     only_errors: bool = False
     max_messages: int = MAX_MESSAGES
     max_bytes: int = MAX_KILOBYTES * 1024
+    names: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Create a client in the block. If an option is invalid, the error has the name of its setting."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            if type(error) not in {TypeError, ValueError}:  # an error of kcodec, which is not about an option
+                raise
+            raise type(error)(self.with_names(str(error))) from error
+
+    def with_names(self, text: str) -> str:
+        """Return a text in which the names of options of kcodec are those of the given settings, or of librdkafka."""
+        names = {**librdkafka_names(), **self.names}
+        return OPTION_NAME.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Settings:
@@ -138,7 +158,7 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")
         )
         verifies = _flag(given, VERIFICATION, default=True)
-        options = _converted(client, given)
+        options = _converted(client, given, settings.names)
         if not options.get("bootstrap_servers"):
             log.warning("the %s has no bootstrap.servers, so it never connects and its calls time out", client)
             options["bootstrap_servers"], settings.has_brokers = NO_BROKERS, False
@@ -147,7 +167,7 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
         options = usable_options(client, options, verifies)
         settings.options = _with_defaults(client, options, settings)
     except (TypeError, ValueError) as error:
-        raise local_error(KafkaError._INVALID_ARG, str(error)) from error
+        raise local_error(KafkaError._INVALID_ARG, settings.with_names(str(error))) from error
     return settings
 
 
@@ -184,8 +204,9 @@ def _number(given: dict[str, Any], name: str, default: float) -> float:
         raise ValueError(f'Invalid value for configuration property "{name}": it must be a number') from None
 
 
-def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of kcodec for settings with librdkafka's names."""
+def _converted(client: str, given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return the options of kcodec for settings with librdkafka's names. Add the name of the setting of each option to
+    `names`."""
     options: dict[str, Any] = {}
     for name, value in given.items():
         if name in ACCEPTED or (name == "topic.metadata.refresh.interval.ms" and str(value) == "-1"):
@@ -200,9 +221,11 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
             ours = SAME.get(name, name)
             text = value if callable(value) or not isinstance(value, bool | int | float) else str(value).lower()
             try:
-                options.update(options_from_properties({ours: text}, client))
+                found = options_from_properties({ours: text}, client)
             except TypeError as error:
                 raise TypeError(_in_dots(str(error), name)) from error
+            options.update(found)
+            names.update(dict.fromkeys(found, name))
     return options
 
 

@@ -125,7 +125,7 @@ class ProducerMethods:
         self._begin()
 
     def _begin(self) -> None:
-        with as_kafka_exceptions():
+        with as_kafka_exceptions(), self._settings.naming():
             self._kcodec = producer = ReportingProducer(**self._settings.options)
         if self._settings.error_cb is not None:
             self._cluster.connect()

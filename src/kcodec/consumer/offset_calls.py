@@ -212,8 +212,10 @@ class OffsetCalls:
         for partition, timestamp in given.items():
             number = as_integer(timestamp)
             if number is None or number < 0:
+                hint = "; pass int(when.timestamp() * 1000)" if hasattr(timestamp, "timestamp") else ""
                 raise ValueError(
                     f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {shown(timestamp)}"
+                    f"{hint}"
                 )
             warn_of_unit(f"timestamps[{partition}]", number)
         found = yield from self._list_offsets({**given}, timeout)

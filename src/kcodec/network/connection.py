@@ -235,6 +235,10 @@ class Connection:
             return f"; the name lookup of {self.address.host!r} has not ended"
         if self._transport is None or self.is_ready:
             return ""
+        if self.versions is None and not self._is_in_tls_handshake:
+            return (
+                "; the peer has not responded to ApiVersions, the first request: check that a broker has this address"
+            )
         return f"; {self._setup_step} has not ended"
 
     @property

@@ -185,8 +185,7 @@ class ProducerCore:
         if self.cluster.leader(batch.topic, batch.partition) is None:
             return f"{batch.topic}-{batch.partition} has no leader"
         if self.id_manager.current is None:
-            last = self.id_manager.last_error
-            return "no producer id yet" + (f": {last}" if last is not None else "")
+            return f"no producer id yet: {self.id_manager.last_error or 'no response to InitProducerId so far'}"
         return None
 
     def why_full(self) -> str | None:

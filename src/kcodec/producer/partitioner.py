@@ -133,9 +133,9 @@ class TopicBuffer(TopicSlot):
         if 0 <= partition < count:
             return self.queues[partition]
         reason = f"topic {self.topic!r}: partition must be between 0 and {count - 1}"
+        again = ", or send it again if the partition was just added" if partition >= 0 else ""
         raise EncodeError(
-            f"{reason}, not {shown(partition)}; omit it to let the key decide, or send it again if the partition was "
-            "just added",
+            f"{reason}, not {shown(partition)}; omit it to let the key decide{again}",
             field="partition",
             value=partition,
         )

@@ -213,7 +213,13 @@ class ProduceResponses:
         }.get(code)
         doing = f"Produce to broker {node}" if resource is None else f"Produce of {queue.partition} to broker {node}"
         message = _record_errors(result)
-        error = broker_error(code, doing, resource=resource or queue.partition, message=message)
+        text = None
+        if code in TOO_LARGE and batch.records_count == 1:
+            text = (
+                f"the batch with this record has {batch.size_in_bytes} bytes, more than max.message.bytes of the topic"
+                " allows; send a smaller record, or increase max.message.bytes"
+            )
+        error = broker_error(code, doing, resource=resource or queue.partition, message=message, text=text)
         if code in IDENTITY_ERRORS and batch.is_numbered:
             self._decide(queue, batch, code, error)
         elif code in TOO_LARGE and batch.records_count > 1:

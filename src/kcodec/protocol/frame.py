@@ -38,6 +38,11 @@ LENGTH_BYTES = 4
 SCRATCH_BYTES = 64 * 1024
 #: `LimitExceededError.limit` of a response that is longer than its own request allows.
 RESPONSE_LIMIT = "max_response_bytes of the request"
+#: The first bytes of a response, and of a request, of HTTP.
+HTTP_HEADS = frozenset({b"HTTP", b"GET ", b"POST"})
+#: The first byte of an alert and of a handshake record, and the second byte of each record of TLS.
+TLS_RECORD_TYPES = frozenset({21, 22})
+TLS_MAJOR_VERSION = 3
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
 _INT32 = struct.Struct(">i")
@@ -314,6 +319,19 @@ def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
     raise DecodeError("frame header: a varint has more than 5 bytes")
 
 
+def _other_protocol(size: int) -> str:
+    """Return what is wrong if the bytes of a length are the first bytes of TLS or HTTP. Empty if they are not."""
+    head = _INT32.pack(size)
+    if head in HTTP_HEADS:
+        return "the peer uses HTTP instead of the Kafka protocol; check the host and the port"
+    if head[0] in TLS_RECORD_TYPES and head[1] == TLS_MAJOR_VERSION:
+        return (
+            "the peer uses TLS, and this connection does not; for a listener with TLS, security_protocol of the client"
+            " must be SSL or SASL_SSL"
+        )
+    return ""
+
+
 class FrameReader:
     """Cut a stream of bytes into frames without their lengths. Raise LimitExceededError for one above max_frame_bytes,
     and DecodeError for a negative length.
@@ -432,7 +450,8 @@ class FrameReader:
             return
         if size > self.max_frame_bytes:
             self.error = LimitExceededError(
-                f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}"
+                _other_protocol(size)
+                or f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}"
                 "; the peer may also use TLS or HTTP instead of the Kafka protocol",
                 limit=self._limit_name,
                 value=self.max_frame_bytes,

@@ -56,11 +56,11 @@ def bound_of(given: object, name: str) -> str | int | Timestamp:
 
 
 def _as_time(offset: int) -> str:
-    """Return advice if an offset looks like a time: milliseconds of the years 2001 to 2286."""
+    """Return advice if an offset looks like a time: milliseconds of the years 2001 to 2286. It ends a sentence."""
     if not 10**12 <= offset < 10**13:
         return ""
     when = (_EPOCH + datetime.timedelta(milliseconds=offset)).isoformat(timespec="milliseconds")
-    return f"; if the time {when} is meant, write kcodec.Timestamp({offset})"
+    return f"; for the time {when}, pass kcodec.Timestamp({offset})"
 
 
 class TopicRange:
@@ -134,8 +134,8 @@ class TopicRange:
         if (start < first and start < end) or start > last:
             partition = TopicPartition(self.topic, number)
             raise OffsetOutOfRangeError(
-                f"{partition}: start offset {start}{_as_time(start)} is not in the log, which has offsets {first} "
-                f"to {last} (exclusive)",
+                f"{partition}: start offset {start} is not in the log, which has offsets {first} to {last} (exclusive)"
+                f"{_as_time(start)}",
                 partition=partition,
                 position=start,
                 log_start_offset=first,
