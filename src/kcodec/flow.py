@@ -348,3 +348,15 @@ def blocking(function: Callable[[], T]) -> Flow[T]:
     """Run a function on a worker thread and return its result, or raise its error."""
     result: T = yield Blocking(function)
     return result
+
+
+def keep_running(start: Callable[[], Flow[T]], name: str) -> Flow[T]:
+    """Run a background flow to its end, and start it again whenever Ctrl-C in asyncio has interrupted it."""
+    while True:
+        task = yield from spawn(start(), name)
+        try:
+            return (yield from join(task))
+        except InterruptedFlow:
+            continue
+        finally:
+            task.cancel()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from kcodec.flow import Flow, sleep
+from kcodec.flow import Flow, keep_running, sleep
 from kcodec.network.callbacks import CALLBACK_ERRORS
 
 log = logging.getLogger("kcodec.client")
@@ -195,9 +195,12 @@ def report_tallies(metrics: Metrics) -> None:
 def report_gauges(metrics: Metrics, report: Callable[[Gauge], None]) -> Flow[None]:
     """Call `report` every GAUGE_SECONDS, if the application has passed an object; an object without the method `gauge`
     gets only the counts that `report` makes."""
-    if not isinstance(metrics, _GuardedMetrics):
-        return
-    gauge = gauge_of(metrics) or _no_gauge
+    if isinstance(metrics, _GuardedMetrics):
+        gauge = gauge_of(metrics) or _no_gauge
+        yield from keep_running(lambda: _report_every_second(gauge, report), "report of gauges")
+
+
+def _report_every_second(gauge: Gauge, report: Callable[[Gauge], None]) -> Flow[None]:
     try:
         while True:
             report(gauge)

@@ -22,12 +22,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
-from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
+from kcodec.flow import Call, CancelledFlow, Flow, InterruptedFlow, Signal, StartCall, Task, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
@@ -243,7 +244,8 @@ class Sender:
             if buffer.is_requested:  # by a caller
                 continue
             buffer.is_requested = True
-            yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
+            learning = yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
+            learning.when_done(partial(self._learning_ended, buffer))
         if self._is_metadata_new:
             self._is_metadata_new = False
             self.take_up_metadata()
@@ -329,24 +331,44 @@ class Sender:
             self._is_metadata_new = True
         self.wake()
 
+    def _learning_ended(self, buffer: TopicBuffer, task: Task[None]) -> None:
+        """Request the metadata again in the next round if Ctrl-C in asyncio has interrupted the flow. Otherwise the
+        records of the topic would wait until their deadline. Another error ends the producer."""
+        if isinstance(task.error, InterruptedFlow):
+            with self.accumulator.lock:
+                if self.accumulator.topics.get(buffer.topic) is buffer:
+                    buffer.is_requested = False
+                    self.accumulator.new_topics.append(buffer)
+            self.wake()
+        elif task.error is not None and not isinstance(task.error, CancelledFlow):
+            self.fail(task.error)
+
     def _learn(self, buffer: TopicBuffer) -> Flow[None]:
         while self.cluster.partitions(buffer.topic) is None:
-            refused: list[tuple[ProducerBatch, BaseException]] = []
+            refusal: KcodecError | None = None
             try:
                 yield from self.cluster.ensure_topic(buffer.topic, self.settings.max_block)
             except DeliveryTimeoutError as late:
                 log.info("%s", late)
             except KcodecError as error:
-                with self.accumulator.lock:
-                    refused = [(record.placeholder, error) for record in buffer.waiting]
-                    buffer.waiting.clear()
-            with self.accumulator.lock:
-                if not buffer.waiting and not buffer.queues:  # not needed any more; the next record requests it again
-                    self.accumulator.topics.pop(buffer.topic, None)
-            for placeholder, failure in refused:
-                self.responses.fail(None, placeholder, failure)
+                refusal = error
+            self._end_lookup(buffer, refusal)
             if self.accumulator.topics.get(buffer.topic) is not buffer:
                 return
+
+    def _end_lookup(self, buffer: TopicBuffer, refusal: KcodecError | None) -> None:
+        """Fail the records that wait for the metadata if it was refused. Remove the topic if no record needs it any
+        more; the next record then requests it again. After an interruption, records that have not failed still wait."""
+        if refusal is not None:
+            with self.accumulator.lock:
+                refused = [record.placeholder for record in buffer.waiting]
+            for placeholder in refused:
+                self.responses.fail(None, placeholder, refusal)
+        with self.accumulator.lock:
+            while buffer.waiting and buffer.waiting[0].placeholder.is_done:
+                buffer.waiting.popleft()
+            if not buffer.waiting and not buffer.queues:
+                self.accumulator.topics.pop(buffer.topic, None)
 
     def take_up_metadata(self) -> None:
         """Apply new partitions and leaders, also if a topic was created again. If the new topic has fewer partitions,
