@@ -425,6 +425,21 @@ def test_a_vague_wait_is_never_late() -> None:
     assert woken == [0.5, 1.5, 10.0, 12.0] and script.scheduler.next_wakeup() is None
 
 
+def test_the_timer_of_a_vague_wait_can_be_delayed() -> None:
+    """The next wait then sets another timer. A timer that is later stays."""
+    script, signal = Script(), Signal()
+    woken: list[float] = []
+    signal.delay_alarm(1.0)
+    script.scheduler.spawn(vague_waits(script, signal, woken, 5.0, 30.0), "waits")
+    script.run(0.5)
+    signal.delay_alarm(4.0)
+    assert signal.alarm_at == 5.0
+    signal.delay_alarm(30.5)
+    signal.set()
+    script.run(60.0)
+    assert woken == [0.5, 30.5]
+
+
 def test_vague_waits_of_two_flows_share_a_timer() -> None:
     """The timer wakes both, and each of them is woken no later than at its own time."""
     script, signal = Script(), Signal()

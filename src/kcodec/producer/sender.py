@@ -186,9 +186,14 @@ class Sender:
             self.wake()
 
     def _expect_more(self) -> None:
-        """Schedule another round, because records often follow when batches or a transaction have ended. The first of
-        these records then does not have to wake this thread, which would hold the GIL while the others are appended."""
+        """Schedule another round, because records often follow when batches are sent, and when batches or a transaction
+        have ended. The first of these records then does not have to wake this thread, which would hold the GIL while
+        the others are appended."""
         self._follow_until = self.clock() + self.settings.linger
+
+    def _follows_until(self, now: float) -> float:
+        """Return the time of the round that `_expect_more` has scheduled, or infinity if it has passed."""
+        return self._follow_until if now < self._follow_until else _FOREVER
 
     # The flow
 
@@ -205,6 +210,8 @@ class Sender:
                 if self.turn is not None:
                     self._take_turns(self.turn)
                 if not self._is_woken:
+                    if pause <= self.settings.linger:
+                        self._signal.delay_alarm(self.clock() + pause)
                     yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0), is_vague=True)
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)
@@ -231,7 +238,7 @@ class Sender:
         with self.accumulator.lock:
             self.accumulator.take_wake()
             is_idle = not (self.accumulator.unfinished or self._is_metadata_new)
-            nearest = self._follow_until if now < self._follow_until else _FOREVER
+            nearest = self._follows_until(now)
             unknown: list[TopicBuffer] = []
             if is_idle:
                 self.accumulator.next_look = nearest
@@ -500,10 +507,17 @@ class Sender:
                     nearest = min(nearest, due)
             if awaited:
                 self.accumulator.awaited = {batch for batch in awaited if not (batch.attempts or batch.is_done)}
-            for node in drained.requests:
-                self._loads[node] = self._loads.get(node, 0) + 1
-            # If nothing more can be sent, the next response wakes the sender.
-            self.accumulator.next_look = -_FOREVER if drained.is_more or self._is_saturated() else nearest
+            if drained.requests:
+                for node in drained.requests:
+                    self._loads[node] = self._loads.get(node, 0) + 1
+                if self.settings.linger > 0:
+                    self._expect_more()
+            if (
+                drained.is_more or self._is_saturated()
+            ):  # if nothing more can be sent, the next response wakes the sender
+                self.accumulator.next_look = -_FOREVER
+            else:
+                nearest = self.accumulator.next_look = min(nearest, self._follows_until(now))
         for taken in drained.requests.values():
             for queue, batch in taken:
                 self._seal(queue, batch)
