@@ -512,9 +512,8 @@ class Sender:
                     self._loads[node] = self._loads.get(node, 0) + 1
                 if self.settings.linger > 0:
                     self._expect_more()
-            if (
-                drained.is_more or self._is_saturated()
-            ):  # if nothing more can be sent, the next response wakes the sender
+            # If nothing more can be sent, the next response wakes the sender.
+            if drained.is_more or self._is_saturated():
                 self.accumulator.next_look = -_FOREVER
             else:
                 nearest = self.accumulator.next_look = min(nearest, self._follows_until(now))
