@@ -197,16 +197,16 @@ def report_gauges(metrics: Metrics, report: Callable[[Gauge], None]) -> Flow[Non
     gets only the counts that `report` makes."""
     if isinstance(metrics, _GuardedMetrics):
         gauge = gauge_of(metrics) or _no_gauge
-        yield from keep_running(lambda: _report_every_second(gauge, report), "report of gauges")
+        try:
+            yield from keep_running(lambda: _report_every_second(gauge, report), "report of gauges")
+        finally:
+            report(gauge)  # the last values before the client is closed
 
 
 def _report_every_second(gauge: Gauge, report: Callable[[Gauge], None]) -> Flow[None]:
-    try:
-        while True:
-            report(gauge)
-            yield from sleep(GAUGE_SECONDS)
-    finally:
-        report(gauge)  # the last values before the client is closed
+    while True:
+        report(gauge)
+        yield from sleep(GAUGE_SECONDS)
 
 
 def _no_gauge(name: str, value: float, **labels: object) -> None:
