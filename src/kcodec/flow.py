@@ -218,6 +218,11 @@ class Signal:
         alarm = self.alarm
         return alarm.when if alarm is not None and alarm.action is not None else _NEVER
 
+    def delay_alarm(self, when: float) -> None:
+        """Cancel the timer of an earlier wait with `is_vague` if it is due before this time."""
+        if self.alarm_at < when:
+            self.alarm.cancel()
+
     def set(self) -> None:
         """Wake all flows that wait now."""
         waiters = self._waiters
@@ -348,3 +353,15 @@ def blocking(function: Callable[[], T]) -> Flow[T]:
     """Run a function on a worker thread and return its result, or raise its error."""
     result: T = yield Blocking(function)
     return result
+
+
+def keep_running(start: Callable[[], Flow[T]], name: str) -> Flow[T]:
+    """Run a background flow to its end, and start it again whenever Ctrl-C in asyncio has interrupted it."""
+    while True:
+        task = yield from spawn(start(), name)
+        try:
+            return (yield from join(task))
+        except InterruptedFlow:
+            continue
+        finally:
+            task.cancel()

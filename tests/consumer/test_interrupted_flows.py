@@ -5,16 +5,18 @@ and the client can still be closed."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from typing import Any, cast
 
 import pytest
+from interrupted_calls import interrupted as interrupted_at
 from left_groups import is_left_soon
-from second_ctrl_c import interrupt_flow
+from second_ctrl_c import interrupt_flow, interrupt_task
 
 from kcodec.broker import Broker
 from kcodec.client import Admin, aio
-from kcodec.errors import TransportError
+from kcodec.errors import BrokerError, KcodecError, TransportError
 from kcodec.offsets import TopicPartition
 
 ANOTHER_CLIENT, ANOTHER_PRODUCER = "if calls keep failing, create another client", "create another producer"
@@ -80,6 +82,76 @@ def test_metadata_is_still_requested_after_an_interruption(kcodec_broker: Broker
             assert await producer.partitions_for(topics[0]) > 0
             interrupt_flow(producer, "metadata")
             assert await producer.partitions_for(topics[1]) > 0
+
+    asyncio.run(main())
+
+
+def test_records_do_not_wait_for_an_interrupted_metadata_request(kcodec_broker: Broker) -> None:
+    """The response contains the error of the topic, for which nothing else waits."""
+    topic = "an invalid name"
+
+    async def main() -> None:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+            delivery = await producer.send(topic, b"value")
+            await asyncio.sleep(0)
+            interrupt_flow(producer, f"metadata of {topic}")
+            with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+                await asyncio.wait_for(delivery, 5.0)
+
+    asyncio.run(main())
+
+
+def test_records_of_a_refused_topic_fail_despite_an_interruption() -> None:
+    """Ctrl-C comes at each point of the code that fails the records. Those that are left wait for another request."""
+    refusal = KcodecError("refused")
+
+    async def main(at: int) -> bool:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1")
+        deliveries = [await producer.send("orders", b"value") for _ in range(2)]
+        core = producer._core
+        buffer = core.accumulator.topics["orders"]
+        is_interrupted = interrupted_at(lambda: core.sender._end_lookup(buffer, refusal), at)
+        waiting = {record.placeholder for record in buffer.waiting}
+        assert waiting.issuperset(core.accumulator.unfinished), f"at {at}"
+        core.sender._end_lookup(buffer, refusal)
+        assert [delivery.exception() for delivery in deliveries] == [refusal, refusal]
+        await producer.close()
+        return is_interrupted
+
+    at = next(at for at in itertools.count() if not asyncio.run(main(at)))
+    assert at > 10
+
+
+class Gauges:
+    """Metrics of which only the number of gauges is used."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        pass
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        pass
+
+    def gauge(self, name: str, value: float, **labels: object) -> None:
+        self.values += name == "consumer.assigned_partitions"
+
+
+def test_gauges_are_still_reported_after_an_interruption(kcodec_broker: Broker) -> None:
+    topic, metrics = kcodec_broker.create_topic(), Gauges()
+
+    async def main() -> None:
+        async with aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, metrics=metrics) as consumer:
+            await consumer.assign([TopicPartition(topic, 0)])
+            await consumer.poll(0.1)
+            tasks = [task for task in consumer._client.scheduler.tasks if task.name == "report of gauges"]
+            assert len(tasks) == 2  # those of the client and of the consumer
+            for task in tasks:
+                interrupt_task(consumer, task)
+            seen = metrics.values
+            await consumer.poll(2.5)  # does not raise the interruption
+            assert metrics.values >= seen + 2
 
     asyncio.run(main())
 

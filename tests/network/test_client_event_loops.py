@@ -82,6 +82,27 @@ def test_a_loop_that_is_open_but_not_the_first_is_refused() -> None:
         loop.close()
 
 
+def test_send_refuses_another_loop_although_a_batch_is_open(kcodec_broker: Broker) -> None:
+    """The record would wait in the batch until the first event loop runs again."""
+    topic = kcodec_broker.create_topic(partitions=1)
+
+    async def begin() -> aio.Producer:
+        made = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=60_000)
+        await made.partitions_for(topic)
+        await made.send(topic, b"first")
+        return made
+
+    with asyncio.Runner() as first:
+        made = first.run(begin())
+        with pytest.raises(RuntimeError, match="belongs to the event loop of its first call, which is not the current"):
+            asyncio.run(_send_to(made, topic))
+        first.run(made.close())
+
+
+async def _send_to(made: aio.Producer, topic: str) -> None:
+    await made.send(topic, b"second")
+
+
 @pytest.mark.parametrize("kind", [aio.Consumer, aio.Admin])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_other_clients_refuse_calls_from_another_loop(kind: Any) -> None:

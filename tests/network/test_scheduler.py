@@ -22,6 +22,7 @@ from kcodec.flow import (
     Wait,
     call,
     join,
+    keep_running,
     sleep,
     spawn,
     wait,
@@ -272,6 +273,47 @@ def test_an_action_that_is_repeated_after_an_interruption_resumes_no_other_effec
     assert task.result == 1.0
 
 
+def test_a_flow_that_is_kept_running_starts_again_after_an_interruption() -> None:
+    script = Script()
+    starts: list[float] = []
+
+    def background() -> Flow[str]:
+        starts.append(script.now)
+        yield from sleep(1.0)
+        if len(starts) < 3:
+            raise KeyboardInterrupt
+        return "ended"
+
+    task = script.scheduler.spawn(keep_running(background, "background"), "keeper")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            script.run(5.0)
+    script.run(5.0)
+    assert task.result == "ended" and starts == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_flow_that_is_kept_running_ends_with_its_keeper(is_cancelled: bool) -> None:
+    script = Script()
+    closed: list[float] = []
+
+    def background() -> Flow[None]:
+        try:
+            yield from sleep(1.0)
+            raise ValueError("expected")
+        finally:
+            closed.append(script.now)
+
+    task = script.scheduler.spawn(keep_running(background, "background"), "keeper")
+    task.when_done(lambda _: None)
+    script.run(0.5)
+    if is_cancelled:
+        task.cancel()
+    script.run(5.0)
+    assert closed == [0.5 if is_cancelled else 1.0] and not script.scheduler.tasks
+    assert isinstance(task.error, CancelledFlow if is_cancelled else ValueError)
+
+
 def test_an_interrupted_signal_wakes_all_flows() -> None:
     for at in itertools.count():
         script, signal = Script(), Signal()
@@ -381,6 +423,21 @@ def test_a_vague_wait_is_never_late() -> None:
     signal.set()
     script.run(60.0)
     assert woken == [0.5, 1.5, 10.0, 12.0] and script.scheduler.next_wakeup() is None
+
+
+def test_the_timer_of_a_vague_wait_can_be_delayed() -> None:
+    """The next wait then sets another timer. A timer that is later stays."""
+    script, signal = Script(), Signal()
+    woken: list[float] = []
+    signal.delay_alarm(1.0)
+    script.scheduler.spawn(vague_waits(script, signal, woken, 5.0, 30.0), "waits")
+    script.run(0.5)
+    signal.delay_alarm(4.0)
+    assert signal.alarm_at == 5.0
+    signal.delay_alarm(30.5)
+    signal.set()
+    script.run(60.0)
+    assert woken == [0.5, 30.5]
 
 
 def test_vague_waits_of_two_flows_share_a_timer() -> None:

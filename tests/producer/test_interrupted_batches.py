@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from interrupted_calls import interrupted
 
 from kcodec.broker import Broker
 from kcodec.client import aio
-from kcodec.errors import TransportError
+from kcodec.errors import DeliveryErrors, TransportError
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.sender import Sender
 
@@ -62,3 +63,28 @@ def test_the_interrupted_end_of_batches_is_completed(kcodec_broker: Broker) -> N
         sender.responses._finish([(batch, BatchOutcome(0)) for batch in batches])
 
     interrupt_everywhere(kcodec_broker, acknowledge, are_taken=True)
+
+
+def test_an_interrupted_call_leaves_no_record_between_its_topic_and_its_partition(kcodec_broker: Broker) -> None:
+    """partitions_for assigns the records that wait for metadata to partitions."""
+    topic = kcodec_broker.create_topic(partitions=2)
+
+    async def main(at: int) -> bool:
+        producer = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers)
+        await producer.partitions_for(topic)
+        core = producer._core
+        core.accumulator.topics.clear()
+        delivery = await producer.send(topic, b"value")
+        is_interrupted = interrupted(lambda: list(core.learn_topic(topic, 1.0)), at)
+        done, _ = await asyncio.wait([asyncio.ensure_future(ended(delivery))], timeout=5.0)
+        assert done, f"at {at}"
+        with contextlib.suppress(DeliveryErrors):  # a batch may have the record although its delivery does not know it
+            await producer.close()
+        return is_interrupted
+
+    async def ended(delivery: aio.Delivery) -> None:
+        with contextlib.suppress(TransportError):
+            await delivery
+
+    at = next(at for at in itertools.count() if not asyncio.run(main(at)))
+    assert at > 20

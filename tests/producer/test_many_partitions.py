@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, values
 
 from kcodec.protocol.error_codes import ErrorCode
@@ -18,6 +19,17 @@ def rig_of(world: ScriptedCluster, **settings: Any) -> Rig:
     world.run_flow(rig.core.learn_topic("orders", 10.0))
     world.run(1.0)
     return rig
+
+
+def count_rounds(rig: Rig, rounds: list[float]) -> None:
+    """Add the time of each round of the sender to a list."""
+    round_, clock = rig.core.sender._round, rig.core.clock
+
+    def counted() -> object:
+        rounds.append(clock())
+        return round_()
+
+    rig.core.sender._round = counted  # type: ignore[method-assign,assignment]
 
 
 def test_batches_refused_together_are_repeated_together() -> None:
@@ -40,19 +52,12 @@ def test_records_do_not_wake_a_sender_that_cannot_send() -> None:
     rig.send("orders", b"x", partition=1)
     world.run(0.1)
     assert len(world.requests) == 2
-    rounds = 0
-    round_ = rig.core.sender._round
-
-    def counted() -> object:
-        nonlocal rounds
-        rounds += 1
-        return round_()
-
-    rig.core.sender._round = counted  # type: ignore[method-assign,assignment]
+    rounds = list[float]()
+    count_rounds(rig, rounds)
     for number in range(2, PARTITIONS):
         rig.send("orders", b"x", partition=number)
         world.run(0.001)
-    assert rounds == 0
+    assert not rounds
     rig.flush()
     assert [len(request.topic_data[0].partition_data) for _, _, request in world.requests] == [1, 1, PARTITIONS - 2]
 
@@ -75,6 +80,41 @@ def test_records_after_a_response_do_not_wake_the_sender() -> None:
     assert len(woken) == 1
     rig.flush()
     assert late.error is None
+
+
+def test_records_during_a_request_do_not_wake_the_sender() -> None:
+    """The sender looks for them after the response, and then when the first of them has lingered."""
+    world = ScriptedCluster(latency=0.05)
+    rig = rig_of(world, linger=0.5)
+    rig.send("orders", b"x", partition=0)
+    rig.flush()
+    world.run(5.0)
+    rig.send("orders", b"x", partition=0)
+    world.run(0.55)
+    assert len(world.requests) == 2 and rig.core.sender.responses.in_flight
+    woken, rounds = list[float](), list[float]()
+    rig.core.accumulator._wake = lambda: woken.append(world.now)
+    count_rounds(rig, rounds)
+    begin = world.now
+    rig.send("orders", b"y", partition=1)
+    world.run(0.01)
+    rig.send("orders", b"y", partition=2)
+    world.run(0.5)
+    assert not woken
+    assert [sent - begin for sent, _, _ in world.requests[2:]] == [pytest.approx(0.5)]
+    assert [at - begin for at in rounds] == [pytest.approx(0.05), pytest.approx(0.5)]
+
+
+def test_a_request_without_linger_needs_one_round() -> None:
+    world = ScriptedCluster(latency=0.05)
+    rig = rig_of(world, linger=0.0)
+    rig.send("orders", b"x", partition=0)
+    world.run(5.0)
+    rounds = list[float]()
+    count_rounds(rig, rounds)
+    rig.send("orders", b"x", partition=0)
+    world.run(0.05)
+    assert len(world.requests) == 2 and len(rounds) == 1
 
 
 def test_a_saturated_sender_still_ends_batches_at_their_deadline() -> None:

@@ -244,6 +244,37 @@ def test_the_old_token_serves_while_the_new_one_cannot_be_had(fault: Exception) 
     assert world.token(source) == "token-3"
 
 
+def interrupt(world: World, name: str) -> None:
+    """Let Ctrl-C in asyncio interrupt a waiting flow."""
+    task = next(task for task in world.scheduler.tasks if task.name == name)
+    world.scheduler._suspensions[task].resume(None, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        world.scheduler.run_ready()
+
+
+@pytest.mark.parametrize("name", ["tokens", "token source"])
+def test_a_login_gets_its_token_although_the_fetch_was_interrupted(name: str) -> None:
+    world = World()
+    source = TokenSource(Tokens(world), "a test")
+    task = world.get(source)
+    world.scheduler.run_ready()
+    world.blocked.clear()  # the response of the token provider gets lost with the flow that waits for it
+    interrupt(world, name)
+    world.run(0.1)
+    assert task.result == Secret("token-1")
+
+
+def test_tokens_are_still_replaced_after_an_interruption() -> None:
+    world = World()
+    fetch = Tokens(world, lifetime=100.0)
+    source = TokenSource(fetch, "a test")
+    world.token(source)
+    world.run(50.0)
+    interrupt(world, "tokens")
+    world.run(100.0)
+    assert fetch.times == [100.0, 150.0, 230.0]
+
+
 def test_what_is_logged_and_shown_holds_no_token(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     with caplog.at_level(logging.DEBUG):

@@ -14,6 +14,7 @@ import pytest
 
 import kcodec
 from kcodec.client import aio
+from kcodec.flow import Task
 
 _PACKAGE = kcodec.__path__[0]
 _FIRST_CTRL_C_SECONDS = 0.01
@@ -105,8 +106,11 @@ def run_session(servers: str, topic: str, transactional_id: str, at: int) -> boo
 
 def interrupt_flow(client: aio.Consumer | aio.Producer, name: str) -> None:
     """Raise KeyboardInterrupt in a waiting flow of this client, in its event loop."""
-    scheduler = client._client.scheduler
-    task = next(task for task in scheduler.tasks if task.name == name)
-    scheduler._suspensions[task].resume(None, KeyboardInterrupt())
+    interrupt_task(client, next(task for task in client._client.scheduler.tasks if task.name == name))
+
+
+def interrupt_task(client: aio.Consumer | aio.Producer, task: Task[Any]) -> None:
+    """Do the same for the flow of this task."""
+    client._client.scheduler._suspensions[task].resume(None, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         client._io_loop.turn()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from kcodec.flow import Flow, sleep
+from kcodec.flow import Flow, keep_running, sleep
 from kcodec.network.callbacks import CALLBACK_ERRORS
 
 log = logging.getLogger("kcodec.client")
@@ -195,15 +195,18 @@ def report_tallies(metrics: Metrics) -> None:
 def report_gauges(metrics: Metrics, report: Callable[[Gauge], None]) -> Flow[None]:
     """Call `report` every GAUGE_SECONDS, if the application has passed an object; an object without the method `gauge`
     gets only the counts that `report` makes."""
-    if not isinstance(metrics, _GuardedMetrics):
-        return
-    gauge = gauge_of(metrics) or _no_gauge
-    try:
-        while True:
-            report(gauge)
-            yield from sleep(GAUGE_SECONDS)
-    finally:
-        report(gauge)  # the last values before the client is closed
+    if isinstance(metrics, _GuardedMetrics):
+        gauge = gauge_of(metrics) or _no_gauge
+        try:
+            yield from keep_running(lambda: _report_every_second(gauge, report), "report of gauges")
+        finally:
+            report(gauge)  # the last values before the client is closed
+
+
+def _report_every_second(gauge: Gauge, report: Callable[[Gauge], None]) -> Flow[None]:
+    while True:
+        report(gauge)
+        yield from sleep(GAUGE_SECONDS)
 
 
 def _no_gauge(name: str, value: float, **labels: object) -> None:

@@ -23,7 +23,7 @@ from kcodec.errors import (
     TransactionStateError,
     TransportError,
 )
-from kcodec.flow import OTHER_CLIENT, CancelledFlow, Clock, Flow, InterruptedFlow, Task, Wait, spawn
+from kcodec.flow import OTHER_CLIENT, CancelledFlow, Clock, Flow, InterruptedFlow, Task, Wait, interrupted, spawn
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -290,7 +290,11 @@ class ProducerCore:
         with self.lock:
             buffer = self.accumulator.request_topic(topic)
             buffer.is_requested = True
-        self.sender.take_up_metadata()
+        try:
+            self.sender.take_up_metadata()
+        except (KeyboardInterrupt, SystemExit) as interruption:  # in asyncio; a record may be in no queue
+            self.sender.fail(interrupted("the use of metadata", interruption))
+            raise
         return len(buffer.queues)
 
     def relearn_topic(self, topic: str, timeout: float) -> Flow[int]:

@@ -22,12 +22,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
-from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
+from kcodec.flow import Call, CancelledFlow, Flow, InterruptedFlow, Signal, StartCall, Task, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
@@ -185,9 +186,14 @@ class Sender:
             self.wake()
 
     def _expect_more(self) -> None:
-        """Schedule another round, because records often follow when batches or a transaction have ended. The first of
-        these records then does not have to wake this thread, which would hold the GIL while the others are appended."""
+        """Schedule another round, because records often follow when batches are sent, and when batches or a transaction
+        have ended. The first of these records then does not have to wake this thread, which would hold the GIL while
+        the others are appended."""
         self._follow_until = self.clock() + self.settings.linger
+
+    def _follows_until(self, now: float) -> float:
+        """Return the time of the round that `_expect_more` has scheduled, or infinity if it has passed."""
+        return self._follow_until if now < self._follow_until else _FOREVER
 
     # The flow
 
@@ -204,6 +210,8 @@ class Sender:
                 if self.turn is not None:
                     self._take_turns(self.turn)
                 if not self._is_woken:
+                    if pause <= self.settings.linger:
+                        self._signal.delay_alarm(self.clock() + pause)
                     yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0), is_vague=True)
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)
@@ -230,7 +238,7 @@ class Sender:
         with self.accumulator.lock:
             self.accumulator.take_wake()
             is_idle = not (self.accumulator.unfinished or self._is_metadata_new)
-            nearest = self._follow_until if now < self._follow_until else _FOREVER
+            nearest = self._follows_until(now)
             unknown: list[TopicBuffer] = []
             if is_idle:
                 self.accumulator.next_look = nearest
@@ -243,7 +251,8 @@ class Sender:
             if buffer.is_requested:  # by a caller
                 continue
             buffer.is_requested = True
-            yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
+            learning = yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
+            learning.when_done(partial(self._learning_ended, buffer))
         if self._is_metadata_new:
             self._is_metadata_new = False
             self.take_up_metadata()
@@ -329,24 +338,44 @@ class Sender:
             self._is_metadata_new = True
         self.wake()
 
+    def _learning_ended(self, buffer: TopicBuffer, task: Task[None]) -> None:
+        """Request the metadata again in the next round if Ctrl-C in asyncio has interrupted the flow. Otherwise the
+        records of the topic would wait until their deadline. Another error ends the producer."""
+        if isinstance(task.error, InterruptedFlow):
+            with self.accumulator.lock:
+                if self.accumulator.topics.get(buffer.topic) is buffer:
+                    buffer.is_requested = False
+                    self.accumulator.new_topics.append(buffer)
+            self.wake()
+        elif task.error is not None and not isinstance(task.error, CancelledFlow):
+            self.fail(task.error)
+
     def _learn(self, buffer: TopicBuffer) -> Flow[None]:
         while self.cluster.partitions(buffer.topic) is None:
-            refused: list[tuple[ProducerBatch, BaseException]] = []
+            refusal: KcodecError | None = None
             try:
                 yield from self.cluster.ensure_topic(buffer.topic, self.settings.max_block)
             except DeliveryTimeoutError as late:
                 log.info("%s", late)
             except KcodecError as error:
-                with self.accumulator.lock:
-                    refused = [(record.placeholder, error) for record in buffer.waiting]
-                    buffer.waiting.clear()
-            with self.accumulator.lock:
-                if not buffer.waiting and not buffer.queues:  # not needed any more; the next record requests it again
-                    self.accumulator.topics.pop(buffer.topic, None)
-            for placeholder, failure in refused:
-                self.responses.fail(None, placeholder, failure)
+                refusal = error
+            self._end_lookup(buffer, refusal)
             if self.accumulator.topics.get(buffer.topic) is not buffer:
                 return
+
+    def _end_lookup(self, buffer: TopicBuffer, refusal: KcodecError | None) -> None:
+        """Fail the records that wait for the metadata if it was refused. Remove the topic if no record needs it any
+        more; the next record then requests it again. After an interruption, records that have not failed still wait."""
+        if refusal is not None:
+            with self.accumulator.lock:
+                refused = [record.placeholder for record in buffer.waiting]
+            for placeholder in refused:
+                self.responses.fail(None, placeholder, refusal)
+        with self.accumulator.lock:
+            while buffer.waiting and buffer.waiting[0].placeholder.is_done:
+                buffer.waiting.popleft()
+            if not buffer.waiting and not buffer.queues:
+                self.accumulator.topics.pop(buffer.topic, None)
 
     def take_up_metadata(self) -> None:
         """Apply new partitions and leaders, also if a topic was created again. If the new topic has fewer partitions,
@@ -478,10 +507,16 @@ class Sender:
                     nearest = min(nearest, due)
             if awaited:
                 self.accumulator.awaited = {batch for batch in awaited if not (batch.attempts or batch.is_done)}
-            for node in drained.requests:
-                self._loads[node] = self._loads.get(node, 0) + 1
+            if drained.requests:
+                for node in drained.requests:
+                    self._loads[node] = self._loads.get(node, 0) + 1
+                if self.settings.linger > 0:
+                    self._expect_more()
             # If nothing more can be sent, the next response wakes the sender.
-            self.accumulator.next_look = -_FOREVER if drained.is_more or self._is_saturated() else nearest
+            if drained.is_more or self._is_saturated():
+                self.accumulator.next_look = -_FOREVER
+            else:
+                nearest = self.accumulator.next_look = min(nearest, self._follows_until(now))
         for taken in drained.requests.values():
             for queue, batch in taken:
                 self._seal(queue, batch)

@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from kcodec.errors import AuthenticationError, TransportError
-from kcodec.flow import Clock, Flow, Signal, blocking, sleep, spawn, wait
+from kcodec.flow import Clock, Flow, Signal, blocking, keep_running, sleep, spawn, wait
 from kcodec.quantities import seconds_text
 from kcodec.security.sasl import Exchange, ExchangeRefused, json_object
 from kcodec.security.secret import Secret
@@ -236,12 +236,11 @@ class TokenSource:
         self._failure = None
         self._waiting += 1
         try:
-            if self._running:
-                self._renewal_requested.set()
-            else:
-                self._running = True
-                yield from spawn(self._keep(clock), "tokens")
+            self._renewal_requested.set()
             while self._fetched == seen and not isinstance(self._failure, AuthenticationError) and clock() < deadline:
+                if not self._running:
+                    self._running = True
+                    yield from spawn(self._run(clock), "token source")
                 yield from wait(self._changed, deadline - clock())
         finally:
             self._waiting -= 1
@@ -257,17 +256,22 @@ class TokenSource:
         if self._token == token:
             self._expires = -math.inf
 
-    def _keep(self, clock: Clock) -> Flow[None]:
-        """Fetch a token, sleep until 80 % of its lifetime, and fetch again, while tokens have a usable lifetime."""
+    def _run(self, clock: Clock) -> Flow[None]:
+        """Keep a token valid. After an interruption of this flow, a login that waits starts it again."""
         try:
-            while True:
-                lifetime = yield from self._fetch_patiently(clock)
-                if lifetime is None:
-                    return
-                pause = max(lifetime * REFRESH_FACTOR, MINIMUM_REFRESH_SECONDS)
-                yield from wait(self._renewal_requested, pause)
+            yield from keep_running(lambda: self._keep(clock), "tokens")
         finally:
             self._running = False
+            self._changed.set()
+
+    def _keep(self, clock: Clock) -> Flow[None]:
+        """Fetch a token, sleep until 80 % of its lifetime, and fetch again, while tokens have a usable lifetime."""
+        while True:
+            lifetime = yield from self._fetch_patiently(clock)
+            if lifetime is None:
+                return
+            pause = max(lifetime * REFRESH_FACTOR, MINIMUM_REFRESH_SECONDS)
+            yield from wait(self._renewal_requested, pause)
 
     def _fetch_patiently(self, clock: Clock) -> Flow[float | None]:
         """Fetch one token. Retry while a login waits or the last token is valid. None: no lifetime, or no token."""

@@ -163,10 +163,6 @@ class ClientBase(NotPickled):
 # Producers
 
 
-def _true() -> bool:
-    return True
-
-
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
     delivery.begin_wait()
     ended = asyncio.get_running_loop().create_future()
@@ -426,17 +422,11 @@ class ProducerBase(ClientBase):
     _space: _SpaceQueue
     #: Whether the lost records were logged. At the interpreter's exit, both an exit handler and `__del__` log them.
     _is_loss_logged = False
-    #: Returns True before the first call, and when the event loop is closed. It is fast enough for each `send`.
-    _must_start: Callable[[], bool]
-
-    def _start(self) -> None:
-        super()._start()
-        assert self._event_loop is not None
-        self._must_start = self._event_loop.is_closed
+    #: Returns the current event loop, or None. It is fast enough for each `send`.
+    _running_loop = staticmethod(asyncio._get_running_loop)
 
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core. Return the function that the core calls when buffer space becomes free."""
-        self._must_start = _true
         self._lock = threading.RLock()
         self._space = _SpaceQueue()
         return self._space.wake_first
