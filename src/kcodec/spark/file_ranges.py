@@ -18,10 +18,11 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.chunks import ByteRange, StreamOptions
 from kcodec.log.splits import cut_by_index
+from kcodec.offsets import TopicPartition
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
-from kcodec.spark.file_options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
-from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST
+from kcodec.spark.file_options import DEFAULT_SPLIT_BYTES, SourceOptions
+from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST, OffsetLimit
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
 from kcodec.spark.workers import prepare_worker
 from kcodec.timestamps import unit_hint
@@ -70,8 +71,8 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions) -> list[Task]:
     if _reads_segments_alone(options):
         found = [segment for each in found for segment in each.alone()]
     opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
-    for bound in (options.starting, options.ending):
-        _check_names(bound, opened)
+    for limit in (options.starting, options.ending):
+        _check_names(limit, opened)
     _check_offsets(options, found, opened, reading)
     split_bytes = packed_bytes = options.split_bytes
     if options.min_partitions > 1:
@@ -137,8 +138,8 @@ def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: i
 
 def _reads_segments_alone(options: SourceOptions) -> bool:
     """Return whether only the named segments are needed, and not those next to them: no transaction, no timestamp."""
-    bounds = {options.starting.kind, options.ending.kind}
-    return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds
+    kinds = {options.starting.kind, options.ending.kind}
+    return options.isolation_level == "read_uncommitted" and "timestamps" not in kinds
 
 
 def _open(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> logs.Log:
@@ -156,16 +157,16 @@ def _name(log: logs.Log) -> str:
     return f"{log.topic}-{log.partition}"
 
 
-def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
+def _check_names(limit: OffsetLimit, opened: list[logs.Log]) -> None:
     """Check Spark's rule: offsets by partition name exactly the partitions that are read."""
-    if bound.each is None:
+    if limit.each is None:
         return
-    named = {f"{topic}-{partition}" for (topic, partition), _ in bound.each}
+    named = set(map(str, limit.each))
     there = {_name(log) for log in opened}
     for name in sorted(named - there):
-        raise ValueError(f"option {bound.option!r} names {name}, which is not among the partitions of the path")
+        raise ValueError(f"option {limit.option!r} names {name}, which is not among the partitions of the path")
     for name in sorted(there - named):
-        raise ValueError(f"option {bound.option!r} does not name {name}: it must name every partition of the path")
+        raise ValueError(f"option {limit.option!r} does not name {name}: it must name every partition of the path")
 
 
 def _check_offsets(
@@ -176,26 +177,26 @@ def _check_offsets(
     Where single segments are named, these are the log. Corruption in a segment leaves the end unknown: it is
     raised, or skipped with mode=permissive.
     """
-    requested = [(bound, side) for bound, side in ((options.starting, "start"), (options.ending, "end"))]
-    requested = [(bound, side) for bound, side in requested if bound.kind == "offset" and bound.each is not None]
+    requested = [(limit, side) for limit, side in ((options.starting, "start"), (options.ending, "end"))]
+    requested = [(limit, side) for limit, side in requested if limit.kind == "offsets"]
     parts: dict[str, list[logs.Log]] = {}
     for each, log in zip(found, opened, strict=True) if requested else ():
         alone = [_open(one.path, reading, log.topic, log.partition) for one in each.alone()] if each.segments else [log]
         parts.setdefault(_name(log), []).extend(alone)
-    for bound, side in requested:
-        for (topic, partition), offset in bound.each or ():
-            name = f"{topic}-{partition}"
+    for limit, side in requested:
+        for partition, offset in (limit.each or {}).items():
+            name = str(partition)
             first = min(log.log_start_offset for log in parts[name])
             instead = f"{EARLIEST} for the earliest" if side == "start" else f"{LATEST} for the latest"
             if 0 <= offset < first:
                 raise ValueError(
-                    f"option {bound.option!r}: the {side} offset {offset} of {name} is outside of the log, which "
+                    f"option {limit.option!r}: the {side} offset {offset} of {name} is outside of the log, which "
                     f"begins at offset {first}; give an offset of at least {first}, or {instead}"
                 )
             end = _end_of(parts[name], options.on_error) if offset > first else None
             if end is not None and offset > end:
                 raise ValueError(
-                    f"option {bound.option!r}: the {side} offset {offset} of {name} is outside of the log, which holds "
+                    f"option {limit.option!r}: the {side} offset {offset} of {name} is outside of the log, which holds "
                     f"offsets {first} to {end - 1}; give an offset from {first} to {end}, or {instead}"
                 )
 
@@ -216,36 +217,41 @@ def _end_or_highest(log: logs.Log, on_error: str) -> int:
     return HIGHEST_LONG if end is None else end
 
 
-def _number(bound: Bound, log: logs.Log) -> int | None:
-    if bound.each is None:
-        return bound.value
-    return next(number for (topic, partition), number in bound.each if (topic, partition) == (log.topic, log.partition))
+def _number(limit: OffsetLimit, log: logs.Log) -> int | None:
+    """Return the offset or the timestamp of a partition. None for the earliest or the latest offset of every
+    partition."""
+    if limit.each is None:
+        return limit.timestamp
+    assert log.topic is not None and log.partition is not None  # _check_names
+    return limit.each[TopicPartition(log.topic, log.partition)]
 
 
 def _start(options: SourceOptions, log: logs.Log) -> int | None:
     """Return the first offset to read; None means from the log start on."""
-    bound = options.starting
-    number = _number(bound, log)
-    if number is None or (bound.kind == "offset" and number == EARLIEST):
+    limit = options.starting
+    number = _number(limit, log)
+    if number is None or (limit.kind == "offsets" and number == EARLIEST):
         return None
-    if bound.kind == "offset":
+    if limit.kind == "offsets":
         return number
     offset = log.offset_for_timestamp(number, use_index=False, on_error=options.on_error)  # headers are walked anyway
-    if offset is None and options.without_match == "error":
-        hint = unit_hint(number)
-        raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later{hint}")
+    if offset is None and limit.strategy == "error":
+        raise ValueError(
+            f"option {limit.option!r}: {_name(log)} has no record of timestamp {number} or later{unit_hint(number)}; "
+            "startingOffsetsByTimestampStrategy=latest returns no rows of it"
+        )
     return _end_or_highest(log, options.on_error) if offset is None else offset
 
 
-def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
+def _end(limit: OffsetLimit, log: logs.Log, on_error: str) -> int | None:
     """Return the offset before which the read ends, or None for the end of the log.
 
     If no record has this timestamp or a later one, return None.
     """
-    number = _number(bound, log)
-    if number is None or (bound.kind == "offset" and number == LATEST):
+    number = _number(limit, log)
+    if number is None or (limit.kind == "offsets" and number == LATEST):
         return None
-    if bound.kind == "offset":
+    if limit.kind == "offsets":
         return number
     return log.offset_for_timestamp(number, use_index=False, on_error=on_error)
 
