@@ -54,7 +54,7 @@ class FileRange:
 
     next_offset: First offset after the range; None if the range ends with the log.
     previous:    Segment before the file when the range was planned. If the file is missing, it shows whether the log
-                 cleaner has merged both; None if there is none, or if it is not known.
+                 cleaner has merged both. None if it is the first segment, or if its predecessor is not known.
     """
 
     byte_range: ByteRange
