@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kcodec import log as logs
 from kcodec.errors import DecodeError
@@ -31,8 +31,6 @@ from kcodec.timestamps import unit_hint
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from kcodec.log.storage import FileVersion
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,7 @@ class DeletedSegmentError(FileNotFoundError):
 
 
 Task = tuple[FileRange, ...]
+Versioned = TypeVar("Versioned", ByteRange, logs.Segment)
 
 
 def plan_tasks(options: SourceOptions, reading: RangeOptions) -> list[Task]:
@@ -159,8 +158,7 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
             partition=each.partition,
             spark_layout=True,
         )
-        byte_range = replace(each.byte_range, version=_version_here(each.byte_range))
-        chunks = Chunks([byte_range], each.outcomes, options, again=partial(_read_again, each, options))
+        chunks = Chunks([_as_here(each.byte_range)], each.outcomes, options, again=partial(_read_again, each, options))
         try:
             yield from renamed.batches(chunks)
         except FileNotFoundError as error:
@@ -169,18 +167,18 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
         convert.log_counts(source_name, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
 
 
-def _version_here(planned: ByteRange | logs.Segment) -> FileVersion | None:
-    """Return the planned version of a file in the form in which this machine reports it.
+def _as_here(planned: Versioned) -> Versioned:
+    """Return a range or a segment with the planned version of its file in the form in which this machine reports it.
 
     Machines that share a file system report different device numbers for it, and on some file systems also different
     numbers of files.
     """
     version, entry = planned.version, planned.storage.entry(planned.path)
     if version is None or entry is None or entry.version is None:
-        return version
+        return planned
     here = entry.version
     is_same = (here.size, here.modified_ns) == (version.size, version.modified_ns)
-    return here if is_same else version._replace(device=here.device)
+    return replace(planned, version=here if is_same else version._replace(device=here.device))
 
 
 def _read_again(each: FileRange, options: StreamOptions, path: str, position: int, attempts: int) -> Chunks:
@@ -192,14 +190,12 @@ def _read_again(each: FileRange, options: StreamOptions, path: str, position: in
     """
     file, directory = Path(each.byte_range.path), str(Path(each.byte_range.path).parent)
     is_segment = SEGMENT.match(file.name) is not None  # also of a .swap file
-    base, byte_range = base_offset_of(str(file)) if is_segment else None, each.byte_range
-    segment = logs.Segment(str(file), base, False, byte_range.storage, _version_here(byte_range))
-    previous = each.previous
-    if previous is not None:
-        previous = replace(previous, version=_version_here(previous))
+    base, byte_range = base_offset_of(str(file)) if is_segment else None, _as_here(each.byte_range)
+    segment = logs.Segment(str(file), base, False, byte_range.storage, byte_range.version)
+    previous = [] if each.previous is None else [_as_here(each.previous)]
     log = logs.Log(
         directory if is_segment else str(file),
-        [segment] if previous is None else [previous, segment],
+        [*previous, segment],
         topic=each.topic,
         partition=each.partition,
         high_watermark=None,
