@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import kcodec
 from kcodec import TopicPartition
 from kcodec.spark import columns
-from kcodec.spark.file_options import FOREIGN_OPTIONS, Bound, parse_options
+from kcodec.spark.file_options import FOREIGN_OPTIONS, parse_options
+from kcodec.spark.offset_options import OffsetLimit
 from kcodec.spark.paths import FoundPartition, find_partitions
 
 EACH = '{"orders":{"0":23,"1":45}}'
@@ -27,7 +28,7 @@ def parsed(**options: str) -> Any:
 def test_defaults_are_those_of_sparks_own_source() -> None:
     options = parsed()
     assert options.isolation_level == "read_uncommitted"
-    assert (options.starting, options.ending) == (Bound("earliest"), Bound("latest"))
+    assert (options.starting, options.ending) == (OffsetLimit("earliest"), OffsetLimit("latest"))
     assert (options.include_headers, options.on_error) == (False, "raise")
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -66,16 +67,23 @@ def test_an_option_that_sparks_source_owns_is_named_with_the_reason(name: str) -
         ({"splitBytes": "64MB"}, "'splitBytes' is '64MB'"),
         ({"mode": "dropmalformed"}, "expected failfast or permissive"),
         ({"kafka.isolation.level": "committed"}, "did you mean 'read_committed'"),
-        ({"startingOffsets": "latest"}, "'startingOffsets' is 'latest'"),
-        ({"endingOffsets": "earliest"}, "'endingOffsets' is 'earliest'"),
-        ({"startingOffsets": '{"a":{"0":-1}}'}, "0 or more, or -2 for earliest, for a-0"),
-        ({"endingOffsets": '{"a":{"0":-2}}'}, "0 or more, or -1 for latest, for a-0"),
+        ({"startingOffsets": "latest"}, "'startingOffsets' is 'latest': .* expected 'earliest', or JSON like .*:-2}}$"),
+        ({"endingOffsets": "earliest"}, "'endingOffsets' is 'earliest': .* expected 'latest', or JSON like .*:-1}}$"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, "of a-0 cannot be latest .* expected 0 or more, or -2 for earliest"),
+        (
+            {"endingOffsets": '{"a":{"0":-2}}'},
+            "of a-0 cannot be earliest .* expected 0 or more, or -1 for latest",
+        ),
+        ({"startingOffsets": '{"a":{"0":-3}}'}, "the offset of a-0 is -3; expected 0 or more, or -2 for earliest$"),
         ({"startingOffsets": '{"a":{"0":"5"}}'}, "expected JSON like"),
         ({"startingOffsets": '{"a":[1]}'}, "expected JSON like"),
         ({"startingOffsets": "5"}, "expected JSON like"),
         ({"startingOffsets": "earlyest"}, "expected 'earliest' or JSON like .* did you mean 'earliest'"),
-        ({"startingTimestamp": "2026-01-01"}, "'startingTimestamp' is '2026-01-01'"),
+        ({"startingTimestamp": "2026-01-01"}, "'startingTimestamp' is '2026-01-01': expected milliseconds"),
+        ({"startingTimestamp": "-1"}, "'startingTimestamp' is '-1': .* a whole number of at least 0"),
+        ({"endingTimestamp": "-2"}, "'endingTimestamp' is '-2': .* a whole number of at least 0"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "expected error or latest"),
+        ({"startingOffsetsByTimestampStrategy": "lattest"}, "expected error or latest .did you mean 'latest'"),
         ({"partition": "-1"}, "'partition' is '-1'"),
     ],
 )
@@ -90,11 +98,13 @@ def _struct(ddl: str) -> types.StructType:
     return found
 
 
-def test_bounds() -> None:
-    each = ((TopicPartition("orders", 0), 23), (TopicPartition("orders", 1), 45))
-    assert parsed(startingOffsets=EACH).starting == Bound("offset", "startingOffsets", each=each)
-    assert parsed(endingOffsetsByTimestamp=EACH).ending == Bound("timestamp", "endingOffsetsByTimestamp", each=each)
-    assert parsed(startingTimestamp="7").starting == Bound("timestamp", "startingTimestamp", 7)
+def test_limits_of_offsets_and_timestamps() -> None:
+    each = {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): 45}
+    assert parsed(startingOffsets=EACH).starting == OffsetLimit("offsets", "startingOffsets", each)
+    by_timestamp = parsed(endingOffsetsByTimestamp=EACH).ending
+    assert by_timestamp == OffsetLimit("timestamps", "endingOffsetsByTimestamp", each)
+    starting = parsed(startingTimestamp="7", startingOffsetsByTimestampStrategy="LATEST").starting
+    assert starting == OffsetLimit("timestamps", "startingTimestamp", timestamp=7, strategy="latest")
     assert parsed(startingOffsets="Earliest").starting.kind == "earliest"
     assert parsed(endingOffsets="latest").ending.kind == "latest"
 

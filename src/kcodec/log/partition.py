@@ -27,7 +27,7 @@ from kcodec.log.chunks import (
 from kcodec.log.follow import POLL_INTERVAL, FollowOptions, Stop
 from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
-from kcodec.log.segment import BATCH_OVERHEAD, ZEROS, Segment, Tail, base_offset_of, is_zeros, walk_headers
+from kcodec.log.segment import ZEROS, Segment, Tail, base_offset_of, data_end, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
 from kcodec.log.storage import FileVersion, Storage
 from kcodec.log.swaps import stable_segments
@@ -389,9 +389,35 @@ class Log:
     def _read_again(self, threads: int, options: StreamOptions, path: str, position: int, attempts: int) -> Chunks:
         """Return the chunks from an offset on after the file at `path` was replaced or removed."""
         self._list_again(path)
-        if attempts >= MAX_LISTINGS:  # the storage numbers a file again each time, so the files are not checked
-            self.segments = tuple(replace(segment, version=None) for segment in self.segments)
+        if attempts >= MAX_LISTINGS:
+            self._ignore_versions()
         return self._read(threads, replace(options, start_offset=position))
+
+    def ranges_again(self, path: str, options: StreamOptions, attempts: int) -> list[ByteRange]:
+        """Return the byte ranges to read after the file at `path` was replaced or removed. The caller knows the outcome
+        of transactions.
+
+        attempts: Number of calls for the same offset before. Raise FileNotFoundError if the data was deleted, and
+        DecodeError if the log was truncated.
+        """
+        self._list_again(path)
+        last = self.segments[-1]
+        if last.path != path and (last.base_offset or 0) <= base_offset_of(path):
+            # The log cleaner merges no segment into the active one.
+            raise DecodeError(
+                "the log was truncated while it was read: this segment is now the last one, and the segments after it "
+                "were deleted; open the log again to read the remaining data",
+                position=last.size_in_bytes,
+                path=last.path,
+            )
+        if attempts >= MAX_LISTINGS:
+            self._ignore_versions()
+        ranges, _, _ = self._relisting(partial(self._plan, replace(options, isolation_level="read_uncommitted")))
+        return ranges
+
+    def _ignore_versions(self) -> None:
+        """Read the files as they are, because the storage numbers a file again each time."""
+        self.segments = tuple(replace(segment, version=None) for segment in self.segments)
 
     def _plan_parallel(self, options: StreamOptions) -> tuple[list[ByteRange], Verdict, Timeline | None]:
         start, end = max(self.log_start_offset, options.start_offset or 0), options.end_offset
@@ -434,7 +460,7 @@ class Log:
             elif start > base:
                 place = position_of_offset(segment, start, self._limits)
             rising, storage = not segment.is_active, segment.storage
-            known_end = _data_end(segment) if end is None and segment.version is not None else 0
+            known_end = data_end(segment) if end is None and segment.version is not None else 0
             place_of = segment.path, place.position, end, place.first_offset, rising, storage, following
             yield ByteRange(*place_of, version=segment.version, known_end=known_end)
 
@@ -593,15 +619,6 @@ def _check_not_truncated(path: str, before: FileVersion | None, version: FileVer
         position=version.size,
         path=path,
     )
-
-
-def _data_end(segment: Segment) -> int:
-    """Return the size of a segment to which a broker may append; 0 if the file is preallocated. The broker cuts off the
-    zeros at the end of such a file when it closes the file."""
-    with segment.open() as file:
-        size = file.size()
-        begin = max(size - BATCH_OVERHEAD, 0)
-        return 0 if is_zeros(file, begin, size) else size
 
 
 def _tail_of(timeline: Timeline) -> Loss | None:

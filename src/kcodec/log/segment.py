@@ -69,6 +69,15 @@ class Segment:
         return SegmentFile(self.path, self.storage, likely_end=likely_end)
 
 
+def data_end(segment: Segment) -> int:
+    """Return the size of a segment to which a broker may append; 0 if the file is preallocated. The broker cuts off the
+    zeros at the end of such a file when it closes the file."""
+    with segment.open() as file:
+        size = file.size()
+        begin = max(size - BATCH_OVERHEAD, 0)
+        return 0 if is_zeros(file, begin, size) else size
+
+
 def base_offset_of(path: str) -> int:
     """Return the base offset in the name of a segment, or of a ``.swap`` file; 0 for another name."""
     found = re.search(r"(\d{20})\.log(\.swap)?$", path)

@@ -38,6 +38,17 @@ _PEM = "write {} into a PEM file, and name the file with kafka.{}"
 _CERTIFICATES = _PEM.format("the certificates", "ssl.truststore.location")
 _KEY = _PEM.format("the private key and its certificates", "ssl.keystore.location")
 PROVIDER_FUNCTION = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
+#: Options of Java's clients that have no counterpart in a read or a write, and what to use in their place.
+PEM_FILES = (
+    "certificates are in PEM files, which have no password; kafka.ssl.key.password is the password of the private key"
+)
+INSTEAD_OF_JAVA = {
+    "kafka.interceptor.classes": "interceptors are classes of Java",
+    "kafka.ssl.truststore.password": PEM_FILES,
+    "kafka.ssl.keystore.password": PEM_FILES,
+    "kafka.sasl.login.callback.handler.class": PROVIDER_FUNCTION,
+    "kafka.sasl.client.callback.handler.class": PROVIDER_FUNCTION,
+}
 _TLS = "TLS is that of Python's ssl module; leave it out"
 _TOKEN = "kcodec.token.provider names a Python function that returns the token"
 _OIDC = f"only client credentials with a secret are built in (KIP-768); {_TOKEN}"
@@ -67,6 +78,11 @@ _SPARK_NAMES = {"ssl_cafile": "kafka.ssl.truststore.location", "ssl_certfile": "
 #: What only a program in Python can use: a keyword argument, a call, a name of a module.
 _PYTHON = re.compile(r"=|\w\(|kcodec\.[a-z_]")
 _OPTION_NAME = re.compile(r"\b[a-z]+(?:_[a-z0-9]+)+\b")
+
+
+def spark_name(option: str) -> str:
+    """Return the name of an option of a client as a user of Spark writes it, such as kafka.request.timeout.ms."""
+    return "kafka." + option.replace("_", ".")
 
 
 def client_option(name: str, value: Any) -> dict[str, Any]:
@@ -129,7 +145,7 @@ def _in_spark(option: str, reason: str, *, is_write: bool) -> str:
     known = (WriterOptions if is_write else ReadTopicOptions).__annotations__
     if _PYTHON.search(reason) or not known.keys() >= set(_OPTION_NAME.findall(reason)):
         return LEAVE_OUT
-    return _OPTION_NAME.sub(lambda name: _SPARK_NAMES.get(name[0], "kafka." + name[0].replace("_", ".")), reason)
+    return _OPTION_NAME.sub(lambda name: _SPARK_NAMES.get(name[0], spark_name(name[0])), reason)
 
 
 def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:

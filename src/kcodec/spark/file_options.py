@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from kcodec.arguments import take_renamed
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
-from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
-from kcodec.spark.offset_options import EARLIEST, LATEST, parse_flag, parse_partition_numbers, refuse_word
+from kcodec.spark.offset_options import OffsetLimit, parse_flag, parse_offset_limit
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS
-from kcodec.timestamps import warn_of_unit
 
 logger = logging.getLogger("kcodec.spark")
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -53,30 +51,15 @@ FOREIGN_BY_FOLDED_NAME = {name.lower(): name for name in FOREIGN_OPTIONS}
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Where a read begins or ends.
-
-    kind:  "earliest", "latest", "offset" or "timestamp" (in milliseconds).
-    value: one number for all partitions, or one each by (topic, partition); LATEST and EARLIEST among offsets.
-    """
-
-    kind: str
-    option: str = ""
-    value: int | None = None
-    each: tuple[tuple[TopicPartition, int], ...] | None = None
-
-
-@dataclass(frozen=True)
 class SourceOptions:
     """All options of one read, as plain values. Pickles."""
 
     paths: tuple[str, ...]
+    starting: OffsetLimit
+    ending: OffsetLimit
     include_headers: bool = False
     include_batch_meta: bool = False
     isolation_level: str = "read_uncommitted"
-    starting: Bound = Bound("earliest")
-    ending: Bound = Bound("latest")
-    without_match: str = "error"
     min_partitions: int = 1
     on_error: str = "raise"
     topic: str | None = None
@@ -91,15 +74,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     options = dict(_known(given))
     for old, new in RENAMED.items():
         take_renamed(options, old, new)
-    strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
     return SourceOptions(
         paths=_paths(options),
+        starting=_limit(options, "starting"),
+        ending=_limit(options, "ending"),
         include_headers=parse_flag(options, "includeHeaders", False),
         include_batch_meta=parse_flag(options, "includeBatchMeta", False),
         isolation_level=_choice(options, "kafka.isolation.level", [level.label for level in IsolationLevel]),
-        starting=_bound(options, "starting", Bound("earliest")),
-        ending=_bound(options, "ending", Bound("latest")),
-        without_match=_one_of("startingOffsetsByTimestampStrategy", strategy, ["error", "latest"]),
         min_partitions=_integer(options, "minPartitions", 1, least=1),
         on_error="skip" if _choice(options, "mode", ["failfast", "permissive"]) == "permissive" else "raise",
         topic=options.get("topic"),
@@ -170,60 +151,31 @@ def _wrong(option: str, value: str, expected: str) -> ValueError:
     return ValueError(f"option {option!r} is {value!r}: expected {expected}")
 
 
-def _integer(options: Mapping[str, str], option: str, default: int, *, least: int | None = None) -> int:
+def _integer(options: Mapping[str, str], option: str, default: int, *, least: int) -> int:
     value = options.get(option)
     if value is None:
         return default
-    expected = "a whole number" if least is None else f"a whole number of at least {least}"
+    expected = f"a whole number of at least {least}"
     try:
         number = int(value)
     except ValueError:
         raise _wrong(option, value, expected) from None
-    if least is not None and number < least:
+    if number < least:
         raise _wrong(option, value, expected)
     return number
 
 
-def _one_of(option: str, value: str, choices: list[str]) -> str:
+def _choice(options: Mapping[str, str], option: str, choices: list[str]) -> str:
+    """Return one of `choices`, whatever its case; the first is the default."""
+    value = options.get(option, choices[0]).lower()
     if value not in choices:
-        raise ValueError(f"option {option!r} is {value!r}: expected {' or '.join(choices)}{suggestion(value, choices)}")
+        raise _wrong(option, value, f"{' or '.join(choices)}{suggestion(value, choices)}")
     return value
 
 
-def _choice(options: Mapping[str, str], option: str, choices: list[str]) -> str:
-    """Return one of `choices`, whatever its case; the first is the default."""
-    return _one_of(option, options.get(option, choices[0]).lower(), choices)
-
-
-def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
-    """Return the bound of one side, by the precedence of Spark's source: timestamp, offsets by timestamp, offsets."""
-    by_timestamp, offsets_by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
-    if by_timestamp in options:
-        when = _integer(options, by_timestamp, 0, least=0)
-        warn_of_unit(f"option {by_timestamp!r}", when)
-        return Bound("timestamp", by_timestamp, when)
-    if offsets_by_timestamp in options:
-        each = _per_partition(offsets_by_timestamp, options[offsets_by_timestamp])
-        for _, when in each:
-            warn_of_unit(f"option {offsets_by_timestamp!r}", when)
-        return Bound("timestamp", offsets_by_timestamp, each=each)
-    if offsets not in options:
-        return default
-    word, refused = ("earliest", LATEST) if side == "starting" else ("latest", EARLIEST)
-    value = options[offsets].strip()
-    if value.lower() == word:
-        return Bound(word, offsets)
-    if value.lower() in ("earliest", "latest"):
-        raise _wrong(offsets, value, f"{word!r} or JSON: a read of files that exist has no other {side} point")
-    refuse_word(offsets, value, [word])
-    each = _per_partition(offsets, value)
-    for (topic, partition), offset in each:
-        if offset == refused or offset < EARLIEST:
-            allowed = EARLIEST if refused == LATEST else LATEST
-            raise _wrong(offsets, value, f"0 or more, or {allowed} for {word}, for {topic}-{partition}")
-    return Bound("offset", offsets, each=each)
-
-
-def _per_partition(option: str, text: str) -> tuple[tuple[TopicPartition, int], ...]:
-    """``{"topicA":{"0":23,"1":-2}}`` as pairs ((topic, partition), number)."""
-    return tuple(parse_partition_numbers(option, text, '{"topicA":{"0":23,"1":45}}').items())
+def _limit(options: Mapping[str, str], side: str) -> OffsetLimit:
+    """Return where a read starts or ends. For files, the timestamp of all partitions must not be negative."""
+    limit = parse_offset_limit(options, side)
+    if limit.timestamp is not None and limit.timestamp < 0:
+        raise _wrong(limit.option, options[limit.option], "milliseconds since 1970, as a whole number of at least 0")
+    return limit

@@ -8,21 +8,24 @@ files that they read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kcodec import log as logs
 from kcodec.errors import DecodeError
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
-from kcodec.log.chunks import ByteRange, StreamOptions
+from kcodec.log.chunks import ByteRange, Chunks, StreamOptions
+from kcodec.log.segment import base_offset_of, data_end
 from kcodec.log.splits import cut_by_index
+from kcodec.offsets import TopicPartition
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
-from kcodec.spark.file_options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
-from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST
-from kcodec.spark.paths import FoundPartition, find_partitions, local_path
+from kcodec.spark.file_options import DEFAULT_SPLIT_BYTES, SourceOptions
+from kcodec.spark.offset_options import EARLIEST, HIGHEST_LONG, LATEST, OffsetLimit
+from kcodec.spark.paths import SEGMENT, FoundPartition, find_partitions, local_path
 from kcodec.spark.workers import prepare_worker
 from kcodec.timestamps import unit_hint
 
@@ -45,7 +48,12 @@ class RangeOptions:
 
 @dataclass(frozen=True)
 class FileRange:
-    """One range of one file, with the bounds and the outcomes of the transactions of its partition. Pickles."""
+    """One range of one file, with the bounds and the outcomes of the transactions of its partition. Pickles.
+
+    next_offset: First offset after the range; None if the range ends with the log.
+    previous:    Segment before the file when the range was planned. If the file is missing, it shows whether the log
+                 cleaner has merged both. None if it is the first segment, or if its predecessor is not known.
+    """
 
     byte_range: ByteRange
     size_in_bytes: int
@@ -54,9 +62,34 @@ class FileRange:
     partition: int | None
     start_offset: int | None
     end_offset: int | None
+    next_offset: int | None
+    previous: logs.Segment | None
+
+    @property
+    def name(self) -> str:
+        """The topic and the partition."""
+        return f"{self.topic}-{self.partition}"
+
+
+class DeletedSegmentError(FileNotFoundError):
+    """The file of a range was deleted after the range was planned. first_offset, next_offset: The offsets that were not
+    read; next_offset is None if the range ends with the log."""
+
+    def __init__(self, each: FileRange) -> None:
+        self.range = each
+        path = each.byte_range.path
+        self.first_offset = max(each.byte_range.first_offset, base_offset_of(path), each.start_offset or 0)
+        ends = [offset for offset in (each.next_offset, each.end_offset) if offset is not None]
+        self.next_offset = min(ends, default=None)
+        super().__init__(
+            f"{path}: the segment of {each.name} was deleted after the read was planned, and its data "
+            f"from offset {self.first_offset} on was not read; call load() or decode_in_arrow() again to read the "
+            "remaining data"
+        )
 
 
 Task = tuple[FileRange, ...]
+Versioned = TypeVar("Versioned", ByteRange, logs.Segment)
 
 
 def plan_tasks(options: SourceOptions, reading: RangeOptions) -> list[Task]:
@@ -70,19 +103,21 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions) -> list[Task]:
     if _reads_segments_alone(options):
         found = [segment for each in found for segment in each.alone()]
     opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
-    for bound in (options.starting, options.ending):
-        _check_names(bound, opened)
+    for limit in (options.starting, options.ending):
+        _check_names(limit, opened)
     _check_offsets(options, found, opened, reading)
     split_bytes = packed_bytes = options.split_bytes
     if options.min_partitions > 1:
         total = sum(_size(each) for each in found)
         split_bytes, packed_bytes = max(1, min(split_bytes, -(-total // options.min_partitions))), 0
     ranges: list[FileRange] = []
+    bases_in = lru_cache(maxsize=1)(_bases_in)  # the files of one directory come one after the other
     for each, log in zip(found, opened, strict=True):
         start, end = _start(options, log), _end(options.ending, log, options.on_error)
         if start is not None and end is not None and start > end:
             raise ValueError(f"the start offset {start} is greater than the end offset {end} for {_name(log)}")
-        ranges += _in_segments(_cut(log, reading, start, end, split_bytes), each)
+        previous, below = _neighbors(log, bases_in)
+        ranges += _in_segments(_cut(log, reading, start, end, split_bytes, previous, below), each)
     return list(packed(ranges, packed_bytes))
 
 
@@ -123,10 +158,54 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
             partition=each.partition,
             spark_layout=True,
         )
-        chunks = logs.Chunks([each.byte_range], each.outcomes, options)
-        yield from renamed.batches(chunks)
+        chunks = Chunks([_as_here(each.byte_range)], each.outcomes, options, again=partial(_read_again, each, options))
+        try:
+            yield from renamed.batches(chunks)
+        except FileNotFoundError as error:
+            raise DeletedSegmentError(each) from error
         source_name = f"{each.byte_range.path} from byte {each.byte_range.start} on"
         convert.log_counts(source_name, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
+
+
+def _as_here(planned: Versioned) -> Versioned:
+    """Return a range or a segment with the planned version of its file in the form in which this machine reports it.
+
+    Machines that share a file system report different device numbers for it, and on some file systems also different
+    numbers of files.
+    """
+    version, entry = planned.version, planned.storage.entry(planned.path)
+    if version is None or entry is None or entry.version is None:
+        return planned
+    here = entry.version
+    is_same = (here.size, here.modified_ns) == (version.size, version.modified_ns)
+    return replace(planned, version=here if is_same else version._replace(device=here.device))
+
+
+def _read_again(each: FileRange, options: StreamOptions, path: str, position: int, attempts: int) -> Chunks:
+    """Return the rest of a range, from an offset on, whose file was replaced or removed after the range was planned.
+
+    The positions of the range are not valid in another file. The log cleaner may also have merged the file into the
+    segment before it, or other segments into the file, so that the offsets of the range are looked up in the segments
+    that exist now.
+    """
+    file, directory = Path(each.byte_range.path), str(Path(each.byte_range.path).parent)
+    is_segment = SEGMENT.match(file.name) is not None  # also of a .swap file
+    base, byte_range = base_offset_of(str(file)) if is_segment else None, _as_here(each.byte_range)
+    segment = logs.Segment(str(file), base, False, byte_range.storage, byte_range.version)
+    previous = [] if each.previous is None else [_as_here(each.previous)]
+    log = logs.Log(
+        directory if is_segment else str(file),
+        [*previous, segment],
+        topic=each.topic,
+        partition=each.partition,
+        high_watermark=None,
+        check_crcs=options.check_crcs,
+        limits=options.limits,
+    )
+    ends = [offset for offset in (each.next_offset, each.end_offset) if offset is not None]
+    options = replace(options, start_offset=position, end_offset=min(ends, default=None))
+    ranges = log.ranges_again(path, options, attempts)
+    return Chunks(ranges, each.outcomes, options, again=partial(_read_again, each, options))
 
 
 def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
@@ -137,8 +216,8 @@ def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: i
 
 def _reads_segments_alone(options: SourceOptions) -> bool:
     """Return whether only the named segments are needed, and not those next to them: no transaction, no timestamp."""
-    bounds = {options.starting.kind, options.ending.kind}
-    return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds
+    kinds = {options.starting.kind, options.ending.kind}
+    return options.isolation_level == "read_uncommitted" and "timestamps" not in kinds
 
 
 def _open(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> logs.Log:
@@ -152,20 +231,41 @@ def _size(found: FoundPartition) -> int:
     return sum(file.stat().st_size for file in files)
 
 
+def _bases_in(directory: str) -> list[int]:
+    """Return the base offsets of the segments in a directory, in order."""
+    return sorted(int(file.stem) for file in Path(directory).iterdir() if SEGMENT.fullmatch(file.name))
+
+
+def _neighbors(log: logs.Log, bases_in: Callable[[str], list[int]]) -> tuple[logs.Segment | None, int | None]:
+    """Return the segment before a file that is read alone, and the base offset of the segment after it."""
+    file = Path(log.path)
+    if log.path != log.segments[0].path or not SEGMENT.fullmatch(file.name):
+        return None, None
+    own = int(file.stem)
+    bases = bases_in(str(file.parent))
+    before = max((base for base in bases if base < own), default=None)
+    previous = None
+    if before is not None:
+        path = str(file.with_name(f"{before:020}.log"))
+        entry = log.storage.entry(path)
+        previous = None if entry is None else logs.Segment(path, before, False, log.storage, entry.version)
+    return previous, min((base for base in bases if base > own), default=None)
+
+
 def _name(log: logs.Log) -> str:
     return f"{log.topic}-{log.partition}"
 
 
-def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
+def _check_names(limit: OffsetLimit, opened: list[logs.Log]) -> None:
     """Check Spark's rule: offsets by partition name exactly the partitions that are read."""
-    if bound.each is None:
+    if limit.each is None:
         return
-    named = {f"{topic}-{partition}" for (topic, partition), _ in bound.each}
+    named = set(map(str, limit.each))
     there = {_name(log) for log in opened}
     for name in sorted(named - there):
-        raise ValueError(f"option {bound.option!r} names {name}, which is not among the partitions of the path")
+        raise ValueError(f"option {limit.option!r} names {name}, which is not among the partitions of the path")
     for name in sorted(there - named):
-        raise ValueError(f"option {bound.option!r} does not name {name}: it must name every partition of the path")
+        raise ValueError(f"option {limit.option!r} does not name {name}: it must name every partition of the path")
 
 
 def _check_offsets(
@@ -176,26 +276,26 @@ def _check_offsets(
     Where single segments are named, these are the log. Corruption in a segment leaves the end unknown: it is
     raised, or skipped with mode=permissive.
     """
-    requested = [(bound, side) for bound, side in ((options.starting, "start"), (options.ending, "end"))]
-    requested = [(bound, side) for bound, side in requested if bound.kind == "offset" and bound.each is not None]
+    requested = [(limit, side) for limit, side in ((options.starting, "start"), (options.ending, "end"))]
+    requested = [(limit, side) for limit, side in requested if limit.kind == "offsets"]
     parts: dict[str, list[logs.Log]] = {}
     for each, log in zip(found, opened, strict=True) if requested else ():
         alone = [_open(one.path, reading, log.topic, log.partition) for one in each.alone()] if each.segments else [log]
         parts.setdefault(_name(log), []).extend(alone)
-    for bound, side in requested:
-        for (topic, partition), offset in bound.each or ():
-            name = f"{topic}-{partition}"
+    for limit, side in requested:
+        for partition, offset in (limit.each or {}).items():
+            name = str(partition)
             first = min(log.log_start_offset for log in parts[name])
             instead = f"{EARLIEST} for the earliest" if side == "start" else f"{LATEST} for the latest"
             if 0 <= offset < first:
                 raise ValueError(
-                    f"option {bound.option!r}: the {side} offset {offset} of {name} is outside of the log, which "
+                    f"option {limit.option!r}: the {side} offset {offset} of {name} is outside of the log, which "
                     f"begins at offset {first}; give an offset of at least {first}, or {instead}"
                 )
             end = _end_of(parts[name], options.on_error) if offset > first else None
             if end is not None and offset > end:
                 raise ValueError(
-                    f"option {bound.option!r}: the {side} offset {offset} of {name} is outside of the log, which holds "
+                    f"option {limit.option!r}: the {side} offset {offset} of {name} is outside of the log, which holds "
                     f"offsets {first} to {end - 1}; give an offset from {first} to {end}, or {instead}"
                 )
 
@@ -216,67 +316,92 @@ def _end_or_highest(log: logs.Log, on_error: str) -> int:
     return HIGHEST_LONG if end is None else end
 
 
-def _number(bound: Bound, log: logs.Log) -> int | None:
-    if bound.each is None:
-        return bound.value
-    return next(number for (topic, partition), number in bound.each if (topic, partition) == (log.topic, log.partition))
+def _number(limit: OffsetLimit, log: logs.Log) -> int | None:
+    """Return the offset or the timestamp of a partition. None for the earliest or the latest offset of every
+    partition."""
+    if limit.each is None:
+        return limit.timestamp
+    assert log.topic is not None and log.partition is not None  # _check_names
+    return limit.each[TopicPartition(log.topic, log.partition)]
 
 
 def _start(options: SourceOptions, log: logs.Log) -> int | None:
     """Return the first offset to read; None means from the log start on."""
-    bound = options.starting
-    number = _number(bound, log)
-    if number is None or (bound.kind == "offset" and number == EARLIEST):
+    limit = options.starting
+    number = _number(limit, log)
+    if number is None or (limit.kind == "offsets" and number == EARLIEST):
         return None
-    if bound.kind == "offset":
+    if limit.kind == "offsets":
         return number
     offset = log.offset_for_timestamp(number, use_index=False, on_error=options.on_error)  # headers are walked anyway
-    if offset is None and options.without_match == "error":
-        hint = unit_hint(number)
-        raise ValueError(f"option {bound.option!r}: {_name(log)} has no record of timestamp {number} or later{hint}")
+    if offset is None and limit.strategy == "error":
+        raise ValueError(
+            f"option {limit.option!r}: {_name(log)} has no record of timestamp {number} or later{unit_hint(number)}; "
+            "startingOffsetsByTimestampStrategy=latest returns no rows of it"
+        )
     return _end_or_highest(log, options.on_error) if offset is None else offset
 
 
-def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
+def _end(limit: OffsetLimit, log: logs.Log, on_error: str) -> int | None:
     """Return the offset before which the read ends, or None for the end of the log.
 
     If no record has this timestamp or a later one, return None.
     """
-    number = _number(bound, log)
-    if number is None or (bound.kind == "offset" and number == LATEST):
+    number = _number(limit, log)
+    if number is None or (limit.kind == "offsets" and number == LATEST):
         return None
-    if bound.kind == "offset":
+    if limit.kind == "offsets":
         return number
     return log.offset_for_timestamp(number, use_index=False, on_error=on_error)
 
 
 def _cut(
-    log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
+    log: logs.Log,
+    reading: RangeOptions,
+    start: int | None,
+    end: int | None,
+    split_bytes: int,
+    previous: logs.Segment | None = None,
+    below: int | None = None,
 ) -> Iterator[FileRange]:
-    """Yield the ranges that hold offsets in [start, end), each with the outcomes of its own transactions."""
-    if reading.on_error == "skip":
-        yield from _cut_by_index(log, reading, start, end, split_bytes)
-        return
+    """Yield the ranges that hold offsets in [start, end), each with the outcomes of its own transactions.
+
+    previous, below: The segment before the log, and the first offset after it, if the log is one file of a directory.
+    """
     outcomes = log.verdict(reading.isolation_level, on_error=reading.on_error)
-    if _needs_no_walk(log, reading, split_bytes):
+    earlier: dict[str, logs.Segment | None] = {}
+    for segment in log.segments:
+        earlier[segment.path], previous = previous, segment
+    versions = {segment.path: segment.version for segment in log.segments}
+
+    def planned(byte_range: ByteRange, size: int, next_offset: int | None) -> FileRange:
+        path, first = byte_range.path, byte_range.first_offset
+        part = outcomes.between(first, HIGHEST_LONG if next_offset is None else next_offset)
+        byte_range = replace(byte_range, version=versions.get(path))
+        return FileRange(
+            *(byte_range, size, part, log.topic, log.partition, start, end, next_offset), earlier.get(path)
+        )
+
+    if reading.on_error == "skip":
+        for byte_range, size in _cut_by_index(log, reading, start, end, split_bytes):
+            yield planned(byte_range, size, below if byte_range.below_offset is None else byte_range.below_offset)
+    elif _needs_no_walk(log, reading, split_bytes):
         (segment,), size = log.segments, log.size_in_bytes
-        byte_range = ByteRange(segment.path, 0, None if segment.is_active else size, 0, is_rising=not segment.is_active)
-        yield FileRange(byte_range, size, outcomes, log.topic, log.partition, start, end)
-        return
-    splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
-    for split in splits:
-        part = outcomes.between(split.first_offset, split.next_offset)
-        yield FileRange(split.byte_range, split.size_in_bytes, part, log.topic, log.partition, start, end)
+        is_active = segment.is_active
+        known_end = data_end(segment) if is_active else 0
+        byte_range = ByteRange(segment.path, 0, None if is_active else size, 0, not is_active, known_end=known_end)
+        yield planned(byte_range, size, below)
+    else:
+        splits = log.splits(max_bytes=split_bytes, start_offset=start, end_offset=end, on_error=reading.on_error)
+        for split in splits:
+            yield planned(split.byte_range, split.size_in_bytes, split.next_offset)
 
 
 def _cut_by_index(
     log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
-) -> Iterator[FileRange]:
-    """Yield the same for a log that may be corrupt: nothing but names and indexes of segments decides what is read.
-
-    With read_committed the transactions that can be read decide which records are delivered.
-    """
-    outcomes = log.verdict(reading.isolation_level, on_error="skip")
+) -> Iterator[tuple[ByteRange, int]]:
+    """Yield byte ranges and their sizes for a log that may be corrupt: nothing but names and indexes of segments
+    decides what is read."""
     first = max(log.log_start_offset, start or 0)
     for segment, following in zip(log.segments, [*log.segments[1:], None], strict=True):
         below = None if following is None else following.base_offset
@@ -286,8 +411,7 @@ def _cut_by_index(
         for byte_range, size in cut_by_index(segment, below, split_bytes, reading.limits):
             is_before = byte_range.below_offset is not None and byte_range.below_offset <= first
             if not is_before and (end is None or byte_range.first_offset < end):
-                part = outcomes.between(byte_range.first_offset, byte_range.below_offset or HIGHEST_LONG)
-                yield FileRange(byte_range, size, part, log.topic, log.partition, start, end)
+                yield byte_range, size
 
 
 def _needs_no_walk(log: logs.Log, reading: RangeOptions, split_bytes: int) -> bool:

@@ -102,7 +102,7 @@ class GrowingPartition:
         self.topic_id = _topic_id(log.path)
         self._options = options
         self._pieces: list[Walked] = []
-        self._identities: dict[str, int | None] = {}
+        self._segments: dict[str, logs.Segment] = {}  # with their versions, in order of offsets
         self._aborted: list[AbortedTransaction] = []
         self._is_committed = options.reading.isolation_level == "read_committed"
         first, position = log.segments[0], START
@@ -124,7 +124,7 @@ class GrowingPartition:
             except (FileNotFoundError, DecodeError) as error:
                 raise ChangedLogError from error
             for piece in growing.walked:
-                self._identities.setdefault(piece.segment.path, _identity(piece.segment.path))
+                self._segments.setdefault(piece.segment.path, _with_version(piece.segment))
             self._pieces += growing.walked
             growing.walked.clear()
             for producer_id, _epoch, first, _last, marker, control_type, *_rest in growing.scanner.finished:
@@ -156,29 +156,39 @@ class GrowingPartition:
         """Forget offsets that are not read again."""
         self._pieces = [piece for piece in self._pieces if piece.next_offset > below]
         paths = {piece.segment.path for piece in self._pieces}
-        self._identities = {path: known for path, known in self._identities.items() if path in paths}
+        known = [*self._segments.values()]
+        self._segments = {
+            segment.path: segment
+            for segment, following in zip(known, [*known[1:], None], strict=False)
+            if segment.path in paths or (following is not None and following.path in paths)
+        }
         self._aborted = [one for one in self._aborted if one.last_offset is None or one.last_offset >= below]
 
     def is_stale(self) -> bool:
         """Return whether a walked segment was deleted, or replaced by a compacted one."""
-        return any(_identity(path) != known for path, known in self._identities.items())
+        paths = {piece.segment.path for piece in self._pieces}
+        return any(_is_replaced(self._segments[path]) for path in paths)
 
     def file_ranges(self, requested: OffsetRange) -> Iterator[FileRange]:
         """Yield the byte ranges of complete batches that contain a range of offsets."""
         self._cut(requested.start, lambda batch: batch.next_offset > requested.start)
         self._cut(requested.end, lambda batch: batch.base_offset >= requested.end)
         outcomes = logs.Verdict.of_aborted(self._aborted, self.start_offset)
+        earlier = dict(zip(self._segments, [None, *self._segments.values()], strict=False))
         for piece in self._pieces:
             if piece.next_offset > requested.start and piece.first_offset < requested.end:
                 segment, first = piece.segment, piece.first_offset
+                version = self._segments[segment.path].version
                 yield FileRange(
-                    ByteRange(segment.path, piece.start, piece.end, first, False, segment.storage),
+                    ByteRange(segment.path, piece.start, piece.end, first, False, segment.storage, version=version),
                     piece.end - piece.start,
                     outcomes.between(first, piece.next_offset),
                     self.log.topic,
                     self.log.partition,
                     requested.start,
                     requested.end,
+                    piece.next_offset,
+                    earlier[segment.path],
                 )
 
     def _cut(self, offset: int, is_behind: Callable[[RecordBatch], bool]) -> None:
@@ -355,12 +365,18 @@ class FileStream(StreamState):
         }
 
 
-def _identity(path: str) -> int | None:
-    """Return a value that changes when another file gets the same name."""
-    try:
-        return Path(path).stat().st_ino
-    except FileNotFoundError:
-        return None
+def _with_version(segment: logs.Segment) -> logs.Segment:
+    """Return a segment with the present version of its file."""
+    entry = segment.storage.entry(segment.path)
+    return replace(segment, version=None if entry is None else entry.version)
+
+
+def _is_replaced(segment: logs.Segment) -> bool:
+    """Return whether a segment was deleted, or another file has its name."""
+    entry = segment.storage.entry(segment.path)
+    if entry is None or segment.version is None or entry.version is None:
+        return entry is None
+    return segment.version.is_replaced_by(entry.version)
 
 
 def _topic_id(path: str) -> str | None:

@@ -20,11 +20,15 @@ from functools import cached_property
 from typing import Any
 
 from kcodec.offsets import TopicPartition
+from kcodec.spark.columns import suggestion
 from kcodec.timestamps import warn_of_unit
 
 LATEST, EARLIEST = -1, -2
+WORDS = {"earliest": EARLIEST, "latest": LATEST}
 STRATEGIES = ("assign", "subscribe", "subscribePattern")
-OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+#: Of startingOffsets and endingOffsets, with the number that stands for the earliest or the latest offset.
+STARTING_EXAMPLE = '{"topicA":{"0":23,"1":-2}}'
+ENDING_EXAMPLE = '{"topicA":{"0":23,"1":-1}}'
 TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 PARTITIONS_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -146,7 +150,8 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
     strategy_option = "startingOffsetsByTimestampStrategy"
     strategy = options.get(strategy_option, "error").lower()
     if strategy not in ("error", "latest"):
-        raise ValueError(f"option {strategy_option!r} is {strategy!r}: expected error or latest")
+        hint = suggestion(strategy, ["error", "latest"])
+        raise ValueError(f"option {strategy_option!r} is {strategy!r}: expected error or latest{hint}")
     if is_stream and side == "ending":
         for name in (by_timestamp, offsets_by_timestamp, offsets):
             if name in options:
@@ -167,26 +172,31 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
         return OffsetLimit(default)
     text = options[offsets].strip()
     refused = None if is_stream else {"starting": "latest", "ending": "earliest"}[side]
+    allowed = {word: number for word, number in WORDS.items() if word != refused}
+    example = STARTING_EXAMPLE if side == "starting" else ENDING_EXAMPLE
     if text.lower() == refused:
-        raise ValueError(f"option {offsets!r} is {text!r}: the {side} offset of a batch query cannot be {refused}")
-    if text.lower() in ("earliest", "latest"):
+        raise ValueError(
+            f"option {offsets!r} is {text!r}: the {side} offset of a batch query cannot be {refused}; expected "
+            f"{' or '.join(map(repr, allowed))}, or JSON like {example}"
+        )
+    if text.lower() in allowed:
         return OffsetLimit(text.lower(), offsets)
-    refuse_word(offsets, text, [word for word in ("earliest", "latest") if word != refused])
-    each = parse_partition_numbers(offsets, text, OFFSETS_EXAMPLE)
+    refuse_word(offsets, text, list(allowed), example)
+    each = parse_partition_numbers(offsets, text, example)
     for partition, offset in each.items():
-        if refused is not None and offset == {"latest": LATEST, "earliest": EARLIEST}[refused]:
+        if offset >= 0 or offset in allowed.values():
+            continue
+        numbers = " or ".join(f"{number} for {word}" for word, number in allowed.items())
+        if refused is not None and offset == WORDS[refused]:
             raise ValueError(
-                f"option {offsets!r}: the {side} offset of {partition} cannot be {refused} in a batch query"
+                f"option {offsets!r}: the {side} offset of {partition} cannot be {refused} ({offset}) in a batch "
+                f"query; expected 0 or more, or {numbers}"
             )
-        if offset < EARLIEST:
-            raise ValueError(
-                f"option {offsets!r}: the offset of {partition} is {offset}; expected 0 or more, {LATEST} for latest "
-                f"or {EARLIEST} for earliest"
-            )
+        raise ValueError(f"option {offsets!r}: the offset of {partition} is {offset}; expected 0 or more, or {numbers}")
     return OffsetLimit("offsets", offsets, each)
 
 
-def refuse_word(option: str, text: str, allowed: Sequence[str]) -> None:
+def refuse_word(option: str, text: str, allowed: Sequence[str], example: str) -> None:
     """Raise ValueError if the text of an option about offsets is a word, which is not one of the allowed ones."""
     if text.isalpha():
         import difflib  # only for this error
@@ -194,12 +204,12 @@ def refuse_word(option: str, text: str, allowed: Sequence[str]) -> None:
         meant = difflib.get_close_matches(text.lower(), allowed, n=1)
         words = ", ".join(map(repr, allowed))
         raise ValueError(
-            f"option {option!r} is {text!r}: expected {words} or JSON like {OFFSETS_EXAMPLE}"
+            f"option {option!r} is {text!r}: expected {words} or JSON like {example}"
             + (f"; did you mean {meant[0]!r}?" if meant else "")
         )
 
 
-def parse_partition_numbers(option: str, text: str, example: str = OFFSETS_EXAMPLE) -> dict[TopicPartition, int]:
+def parse_partition_numbers(option: str, text: str, example: str = STARTING_EXAMPLE) -> dict[TopicPartition, int]:
     """Return the number of each partition of JSON like ``{"topicA":{"0":23,"1":-1}}``; ValueError for another text."""
     try:
         return {

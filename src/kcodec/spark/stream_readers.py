@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kcodec.offsets import TopicPartition
 from kcodec.spark.workers import SentToTasks
 
 if TYPE_CHECKING:
@@ -119,17 +120,24 @@ class FileQuery:
         return FileStream(self.options)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task. A segment that was deleted since it was planned is lost."""
-        from kcodec.spark.file_ranges import read_ranges
+        """Yield the rows of a task. The offsets of a segment that was deleted since the task was planned are lost."""
+        from kcodec import Counts
+        from kcodec.spark.convert import log_task
+        from kcodec.spark.file_ranges import DeletedSegmentError, read_ranges
+        from kcodec.spark.planner import DataLoss, DataLossError
 
         for each in task:
             try:
                 yield from read_ranges([each], self.options.reading)
-            except FileNotFoundError as error:
+            except DeletedSegmentError as error:
+                assert each.topic is not None and each.partition is not None  # as in every stream
+                partition, path = TopicPartition(each.topic, each.partition), each.byte_range.path
+                reason = f"{path} was deleted after the micro-batch was planned"
+                loss = DataLoss(partition, error.first_offset, error.next_offset, reason)
                 if self.options.fails_on_data_loss:
-                    raise
-                offsets = f"offsets {each.start_offset} to {each.end_offset} of {each.topic}-{each.partition}"
-                logger.warning("%s were not all read: %s was deleted", offsets, error.filename)
+                    raise DataLossError([loss]) from error
+                logger.warning("%s", loss)
+                log_task(path, Counts(), 0, lost=(error.next_offset or error.first_offset) - error.first_offset)
 
 
 class _StreamReader(SentToTasks, DataSourceStreamReader):

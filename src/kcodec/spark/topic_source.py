@@ -26,11 +26,12 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.options import ReadTopicConfig, take_client_config
 from kcodec.spark import offset_options, planner
 from kcodec.spark.client_options import (
-    PROVIDER_FUNCTION,
+    INSTEAD_OF_JAVA,
     SECURITY,
     TOKEN_PROVIDER,
     client_option,
     end_refused_calls,
+    spark_name,
     why_refused,
     with_credentials,
 )
@@ -70,18 +71,13 @@ OBJECTS = {
     "sasl_oauth_token_provider": "set kcodec.token.provider to module:function",
     "sasl_aws_credentials_provider": "set kcodec.token.provider to module:function",
 }
+#: The names that an error suggests.
 KAFKA_NAMES = (
-    *(
-        "kafka." + name.replace("_", ".")
-        for name in sorted(READ_OPTIONS - OWN_OPTIONS - OBJECTS.keys() - {TOKEN_PROVIDER})
-    ),
+    *map(spark_name, sorted(READ_OPTIONS - OWN_OPTIONS - OBJECTS.keys() - {TOKEN_PROVIDER})),
     TOKEN_PROVIDER,
 )
 NO_GROUP = "partitions are read without a consumer group"
 SUBSCRIBE = "subscribe has the topics that are read"
-PEM_FILES = (
-    "certificates are in PEM files, which have no password; kafka.ssl.key.password is the password of the private key"
-)
 AS_STORED = "convert them with functions of DataFrames, or in the function of map_batches or land"
 #: Error codes of a task whose offsets are not in the log, and what the error says then.
 LOST = (
@@ -93,6 +89,7 @@ LOST = (
 CONTINUE = "option failOnDataLoss=false continues with the offsets that exist, and logs what is lost"
 #: Options of Spark's source and sink, or of Java's consumer, that have no counterpart, and what to use in their place.
 INSTEAD = {
+    **INSTEAD_OF_JAVA,
     "topic": SUBSCRIBE,
     "topics": SUBSCRIBE,
     "kafka.topic": SUBSCRIBE,
@@ -103,8 +100,6 @@ INSTEAD = {
     "kafka.max.poll.interval.ms": NO_GROUP,
     "kafka.partition.assignment.strategy": NO_GROUP,
     "kafka.group.instance.id": NO_GROUP,
-    "kafka.ssl.truststore.password": PEM_FILES,
-    "kafka.ssl.keystore.password": PEM_FILES,
     "kafkaconsumer.polltimeoutms": "kafka.default.api.timeout.ms limits how long a partition may make no progress",
     "fetchoffset.numretries": "requests are repeated until kafka.default.api.timeout.ms",
     "fetchoffset.retryintervalms": "kafka.retry.backoff.ms is the pause between two requests",
@@ -117,9 +112,6 @@ INSTEAD = {
     "kafka.columns": "the argument columns= of map_batches and land, or .schema() of a reader, chooses columns",
     "kafka.on.error": "mode=permissive leaves out corrupt batches",
     "kafka.on.missing": "failOnDataLoss determines what happens to lost offsets",
-    "kafka.sasl.login.callback.handler.class": PROVIDER_FUNCTION,
-    "kafka.sasl.client.callback.handler.class": PROVIDER_FUNCTION,
-    "kafka.interceptor.classes": "interceptors are classes of Java",
     "kafka.fetch.min.bytes": "a task reads up to the end of its range, so no broker waits for more records",
     "kafka.exclude.internal.topics": "subscribePattern matches no internal topic; name such a topic with subscribe",
     "kafka.allow.auto.create.topics": "a query never creates a topic",

@@ -28,11 +28,12 @@ from kcodec.client.renewed_metadata import renew_metadata
 from kcodec.errors import EncodeError, KcodecError
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import (
+    INSTEAD_OF_JAVA,
     LEAVE_OUT,
-    PROVIDER_FUNCTION,
     SECURITY,
     TOKEN_PROVIDER,
     client_option,
+    spark_name,
     why_refused,
     with_credentials,
 )
@@ -42,7 +43,7 @@ from kcodec.spark.file_options import FOREIGN_BY_FOLDED_NAME, TABLES_ARE_READ
 from kcodec.spark.offset_options import STRATEGIES
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topic_source import BY_FOLDED_NAME as PLANNING_OPTIONS
-from kcodec.spark.topic_source import OBJECTS, PEM_FILES
+from kcodec.spark.topic_source import OBJECTS
 from kcodec.spark.workers import SentToTasks, prepare_worker
 
 if TYPE_CHECKING:
@@ -58,12 +59,8 @@ StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", obje
 OWN_OPTIONS = ("topic", "delivery", TOKEN_PROVIDER)
 #: Options of Java's producer that have no counterpart, and what to use in their place.
 INSTEAD = {
+    **INSTEAD_OF_JAVA,
     "kafka.partitioner.class": "a column partition (int) has the partition of each row",
-    "kafka.interceptor.classes": "interceptors are classes of Java",
-    "kafka.ssl.truststore.password": PEM_FILES,
-    "kafka.ssl.keystore.password": PEM_FILES,
-    "kafka.sasl.login.callback.handler.class": PROVIDER_FUNCTION,
-    "kafka.sasl.client.callback.handler.class": PROVIDER_FUNCTION,
 }
 #: Set by Spark among the options of a stream.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
@@ -71,7 +68,7 @@ SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 NOT_FOR_SINKS = frozenset({"key_serializer", "value_serializer", "metrics"})
 PRODUCER_OPTIONS = (WriterOptions.__annotations__.keys() | {"acks", "enable_idempotence"}) - NOT_FOR_SINKS
 #: The names that a user of Spark would write, without those whose values are objects of Python.
-KAFKA_NAMES = tuple("kafka." + name.replace("_", ".") for name in sorted(PRODUCER_OPTIONS - OBJECTS.keys()))
+KAFKA_NAMES = tuple(map(spark_name, sorted(PRODUCER_OPTIONS - OBJECTS.keys())))
 #: Options of a reader that name what is read.
 OF_TOPICS = {*(name.lower() for name in STRATEGIES), "path", "paths"}
 #: Producers without a task that a process keeps.
@@ -195,8 +192,8 @@ class WrittenRows(WriterCommitMessage):
     rows: int
 
 
-class KcodecWriter(SentToTasks, DataSourceArrowWriter):
-    """The writer of a batch query. It can be pickled."""
+class _TaskSide(SentToTasks):
+    """What a task does, in a batch query and in a micro-batch. It can be pickled."""
 
     def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
         self._sink = sink
@@ -205,6 +202,10 @@ class KcodecWriter(SentToTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         """Write the rows of a task. They are all acknowledged when this returns."""
         return WrittenRows(write_rows(iterator, self._columns, self._sink.producer))
+
+
+class KcodecWriter(_TaskSide, DataSourceArrowWriter):
+    """The writer of a batch query."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the number of written rows, which are already in the topic."""
@@ -215,16 +216,8 @@ class KcodecWriter(SentToTasks, DataSourceArrowWriter):
         _log_abort("the job", messages)
 
 
-class KcodecStreamWriter(SentToTasks, StreamArrowWriter):  # type: ignore[misc]
+class KcodecStreamWriter(_TaskSide, StreamArrowWriter):  # type: ignore[misc]
     """The writer of the micro-batches of a streaming query."""
-
-    def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
-        self._sink = sink
-        self._columns = columns
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
-        """See `KcodecWriter.write`."""
-        return WrittenRows(write_rows(iterator, self._columns, self._sink.producer))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """See `KcodecWriter.commit`."""

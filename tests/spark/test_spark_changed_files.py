@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments that are compacted, merged, deleted or truncated after a query over files was planned, and before a task
+reads them.
+
+A result must not be partial without an error. Only records that compaction has removed may be missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from log_builder import LogBuilder
+from log_messages import messages
+from pyspark.errors import PySparkException
+
+from kcodec.errors import TruncatedError
+from kcodec.spark import file_ranges
+from kcodec.spark.columns import default_columns
+from kcodec.spark.file_options import parse_options
+from kcodec.spark.file_ranges import RangeOptions, Task
+from kcodec.spark.file_stream import FileStreamOptions
+from kcodec.spark.planner import DataLossError
+from kcodec.spark.stream_readers import FileQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Base offsets of the segments. Each batch has 5 records, and each segment 20 offsets. The last segment is active.
+BASES = (0, 20, 40, 60)
+END = 80
+LEVELS = ["read_uncommitted", "read_committed"]
+#: The errors of batch queries and of streams.
+LOST = (FileNotFoundError, DataLossError)
+Read = Callable[[], list[int]]
+
+
+def data(base: int, *, kept: range = range(0)) -> bytes:
+    """Return the batches of a segment. kept: Offsets in it whose batches compaction has left; empty: all batches."""
+    builder = LogBuilder(base)
+    for first in range(base, base + 20, 5):
+        if not kept or first in kept:
+            builder.plain(5)
+        else:
+            builder.gap(5)
+    return builder.data
+
+
+def name(base: int, suffix: str = "") -> str:
+    return f"{base:020}.log{suffix}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The directory of the partition t-0."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    for base in BASES:
+        (folder / name(base)).write_bytes(data(base))
+    return folder
+
+
+def clean(path: Path, cleaned: bytes, *bases: int) -> None:
+    """Replace segments by one, as the log cleaner does: the old ones are renamed, and deleted later."""
+    new = path / name(bases[0], ".swap")
+    new.write_bytes(cleaned)
+    for base in bases:
+        (path / name(base)).rename(path / name(base, ".deleted"))
+    new.rename(path / name(bases[0]))
+
+
+def planned(path: Path | str, level: str, **options: str) -> Read:
+    """Plan a batch query, and return the function that reads the offsets of all tasks."""
+    given = parse_options({"path": str(path), "kafka.isolation.level": level, **options})
+    reading = RangeOptions(tuple(default_columns(False, False)), given.isolation_level, on_error=given.on_error)
+    tasks = file_ranges.plan_tasks(given, reading)
+    return lambda: [
+        offset
+        for task in tasks
+        for batch in file_ranges.read_ranges(task, reading)
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+
+class Stream:
+    """One micro-batch of a stream, which is planned and not read yet."""
+
+    def __init__(self, path: Path, level: str, **options: str) -> None:
+        given = {"path": str(path), "startingOffsets": "earliest", "kafka.isolation.level": level, **options}
+        self._query = FileQuery(FileStreamOptions.of(given, default_columns(False, False)))
+        driver = self._query.driver()
+        start = driver.initial_offset()
+        self.tasks: list[Task] = driver.tasks(start, driver.latest_offset(start))
+
+    def __call__(self) -> list[int]:
+        batches = (batch for task in self.tasks for batch in self._query.read(task))
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+#: A size that is smaller than a segment, so that a segment is read in several ranges.
+SMALL = {"splitBytes": "250"}
+PLANS: dict[str, Callable[[Path, str], Read]] = {
+    "batch": lambda path, level: planned(path, level),
+    "batch with small ranges": lambda path, level: planned(path, level, **SMALL),
+    "batch of named files": lambda path, level: planned(path / "*.log", level),
+    "permissive batch": lambda path, level: planned(path, level, mode="permissive"),
+    "stream": lambda path, level: Stream(path, level),
+    "stream with small ranges": lambda path, level: Stream(path, level, **SMALL),
+}
+of_plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+of_levels = pytest.mark.parametrize("level", LEVELS)
+
+
+@of_levels
+@of_plans
+def test_without_a_change_all_offsets_are_read(path: Path, plan: Callable[[Path, str], Read], level: str) -> None:
+    assert plan(path, level)() == [*range(END)]
+
+
+@of_levels
+@of_plans
+def test_a_compacted_segment_is_read_by_offset(path: Path, plan: Callable[[Path, str], Read], level: str) -> None:
+    """The batches that are left are at other positions than in the planned ranges."""
+    read = plan(path, level)
+    clean(path, data(20, kept=range(30, 40)), 20)
+    assert read() == [*range(20), *range(30, END)]
+
+
+@of_levels
+@of_plans
+def test_merged_segments_are_read_once(path: Path, plan: Callable[[Path, str], Read], level: str) -> None:
+    """The new segment begins with as many bytes as the first old one had, at the end of which there is a batch."""
+    read = plan(path, level)
+    clean(path, data(0, kept=range(10)) + data(20), 0, 20)
+    assert read() == [*range(10), *range(20, END)]
+
+
+@of_levels
+@of_plans
+def test_three_segments_are_merged(path: Path, plan: Callable[[Path, str], Read], level: str) -> None:
+    read = plan(path, level)
+    clean(path, data(0, kept=range(5)) + data(20, kept=range(35, 40)) + data(40), 0, 20, 40)
+    assert read() == [*range(5), *range(35, END)]
+
+
+@of_levels
+@of_plans
+@pytest.mark.parametrize("base", BASES)
+def test_a_deleted_segment_is_an_error(path: Path, plan: Callable[[Path, str], Read], level: str, base: int) -> None:
+    read = plan(path, level)
+    (path / name(base)).unlink()
+    with pytest.raises(LOST) as caught:
+        read()
+    text = str(caught.value)
+    assert str(path / name(base)) in text
+    assert f"from offset {base} on" in text or f"t-0: offsets {base} to " in text
+    assert "call load()" in text or "set failOnDataLoss=false" in text
+
+
+@of_levels
+@of_plans
+def test_segments_deleted_by_retention_are_an_error(path: Path, plan: Callable[[Path, str], Read], level: str) -> None:
+    read = plan(path, level)
+    for base in (0, 20):
+        (path / name(base)).rename(path / name(base, ".deleted"))
+    with pytest.raises(LOST, match=r"t-0 .*from offset 0 on|t-0: offsets 0 to "):
+        read()
+
+
+@of_levels
+@of_plans
+def test_a_truncated_log_is_an_error(path: Path, plan: Callable[[Path, str], Read], level: str) -> None:
+    """A replica truncates a segment and deletes the segments after it."""
+    read = plan(path, level)
+    (path / name(60)).unlink()
+    (path / name(40)).unlink()
+    os.truncate(path / name(20), len(data(20)) // 2)
+    with pytest.raises((TruncatedError, FileNotFoundError), match=r"20\.log|40\.log"):
+        read()
+
+
+def test_a_truncated_single_segment_is_an_error(tmp_path: Path) -> None:
+    """Such a segment is read without a walk over its headers."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    file = folder / name(0)
+    file.write_bytes(data(0))
+    read = planned(folder, LEVELS[0])
+    os.truncate(file, len(data(0)) // 2)
+    with pytest.raises(TruncatedError, match="became shorter"):
+        read()
+
+
+@of_levels
+def test_a_stream_without_fail_on_data_loss_logs_what_is_lost(
+    path: Path, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = Stream(path, level, failOnDataLoss="false")
+    (path / name(0)).unlink()
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert read() == [*range(20, END)]
+    assert "t-0: offsets 0 to 19 cannot be read" in messages(caplog)
+    assert "lost_offsets=20" in messages(caplog)
+
+
+@of_levels
+def test_a_stream_without_fail_on_data_loss_reads_compacted_segments(path: Path, level: str) -> None:
+    read = Stream(path, level, failOnDataLoss="false")
+    clean(path, data(0, kept=range(10)) + data(20), 0, 20)
+    assert read() == [*range(10), *range(20, END)]
+
+
+@of_levels
+@pytest.mark.parametrize("numbers", [{"device": -1}, {"device": -1, "number": -1}], ids=["device", "device and inode"])
+def test_another_machine_reads_the_planned_positions(
+    path: Path, level: str, numbers: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared file system has other device numbers on another machine. Looking up offsets would be slower."""
+    read = Stream(path, level, **SMALL)
+    for number, task in enumerate(read.tasks):
+        ranges = []
+        for each in task:
+            assert each.byte_range.version is not None
+            version = each.byte_range.version._replace(**numbers)
+            ranges.append(replace(each, byte_range=replace(each.byte_range, version=version)))
+        read.tasks[number] = tuple(ranges)
+
+    def unexpected(each: file_ranges.FileRange, *_: object) -> None:
+        raise AssertionError(f"{each.byte_range.path} is considered replaced")
+
+    monkeypatch.setattr(file_ranges, "_read_again", unexpected)
+    assert read() == [*range(END)]
+
+
+def test_segments_of_another_machine_may_be_merged(path: Path) -> None:
+    """The version of the segment before a missing one shows that both were merged, or that one was deleted."""
+    read = Stream(path, LEVELS[0])
+    for number, task in enumerate(read.tasks):
+        read.tasks[number] = tuple(
+            replace(each, previous=replace(each.previous, version=each.previous.version._replace(device=-1)))
+            if each.previous is not None and each.previous.version is not None
+            else each
+            for each in task
+        )
+    (path / name(20)).rename(path / name(20, ".deleted"))
+    with pytest.raises(DataLossError, match="t-0: offsets 20 to 39 cannot be read"):
+        read()
+    clean(path, data(0) + data(20, kept=range(30, 40)), 0)
+    assert read() == [*range(20), *range(30, END)]
+
+
+@pytest.mark.spark
+def test_spark_shows_which_file_was_deleted(spark: SparkSession, path: Path) -> None:
+    """Spark plans a DataFrame once, so that its second action reads the files of the first one."""
+    frame = spark.read.format("kcodec").load(str(path))
+    assert frame.count() == END
+    clean(path, data(20, kept=range(30, 40)), 20)
+    assert frame.count() == END - 10
+    (path / name(0)).unlink()
+    with pytest.raises(PySparkException, match=r"0000\.log.* was deleted .*call load\(\) or"):
+        frame.count()
