@@ -89,11 +89,20 @@ class ProducerContext:
         return self.following or self.open
 
     def call(self, event: Event) -> None:
-        """Begin a call of the application: change the state, or raise the kept error or TransactionStateError."""
+        """Begin a call of the application: change the state, or raise the kept error or TransactionStateError.
+
+        If Ctrl-C in asyncio interrupts this, the call has not begun.
+        """
         if event in RAISES_KEPT_ERROR.get(self.state, ()) and self.kept_error is not None:
             self.note_raised()
             raise self.kept_error.with_traceback(None)
-        self.move(event)
+        before = self.state, self.kept_error
+        try:
+            self.move(event)
+        except (KeyboardInterrupt, SystemExit):
+            self.state, self.kept_error = before
+            self.announce()
+            raise
 
     def note_raised(self) -> None:
         """Note that a call of the following transaction raised the error of the commit, which is therefore
