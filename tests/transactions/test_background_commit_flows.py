@@ -18,12 +18,10 @@ from kcodec.errors import (
     KcodecError,
     ProducerFencedError,
     TransactionStateError,
-    TransportError,
     UnknownOutcomeError,
 )
 from kcodec.flow import Flow
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.transactions.background import BackgroundCommit
 from kcodec.transactions.commit_result import CommitResult
 from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
@@ -82,26 +80,6 @@ def test_a_commit_without_a_next_transaction_ends_ready() -> None:
     result = committing(world, manager)
     go_on(world, manager)
     assert result.retrieved() is None and unnarrowed(manager).state is State.READY
-
-
-@pytest.mark.parametrize("is_sent", [True, False])
-def test_an_interrupted_commit_says_whether_it_was_sent(is_sent: bool) -> None:
-    """By Ctrl-C in asyncio."""
-    manager = begun(World(2))
-    transaction = manager.context.now_open
-    result = CommitResult("orders", nullcontext(), lambda: None)
-
-    def commit() -> Flow[None]:
-        yield from ()
-        transaction.is_commit_unconfirmed = is_sent
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(BackgroundCommit(manager.context)._run(transaction, result, commit()))
-    error = result.retrieved()
-    assert isinstance(error, TransportError)
-    assert isinstance(error, UnknownOutcomeError) == error.possibly_sent == is_sent
-    assert "interrupted by KeyboardInterrupt()" in str(error)
 
 
 def test_one_commit_at_a_time_is_under_way() -> None:
@@ -443,7 +421,9 @@ def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCa
     world.run(manager.identity.close_flow(1.0))
     assert isinstance(manager.background.take_unretrieved(), UnknownOutcomeError)
     assert manager.background.take_unretrieved() is None and result.is_retrieved
-    assert "the commit in the background did not end" in caplog.text  # also where no close can raise it
+    assert (
+        "the commit in the background failed: the producer was closed during the commit" in caplog.text
+    )  # also where no close can raise it
 
 
 def test_a_shared_transaction_is_committed_in_the_foreground() -> None:

@@ -514,9 +514,9 @@ class Producer(ProducerBase):
         Any error except UnknownOutcomeError, DeliveryTimeoutError and TransportError means that the transaction was not
         committed. Call abort_transaction then. After UnknownOutcomeError, this call may be repeated, unless the
         producer was closed meanwhile. After DeliveryTimeoutError, the attribute `remedy` of the error determines what
-        to do: "abort" or "retry". Other TransportErrors mean that the producer was closed before the commit was sent,
-        so that the transaction was not committed, or that the I/O loop of the producer has failed, so that the outcome
-        is unknown.
+        to do: "abort" or "retry". Other TransportErrors mean one of two things. If the producer was closed, or the
+        commit was interrupted, before it was sent, the transaction was not committed. If the I/O loop of the producer
+        has failed, or Ctrl-C in asyncio has interrupted a step of the client, the outcome is unknown.
         """
         check_seconds(timeout, "commit_transaction")
         self._run(self._manager().commit(timeout))

@@ -46,7 +46,8 @@ def leaving_seconds(timeout: float) -> float:
 class SelectionCalls:
     """See the module. `handler` must be set before the first call.
 
-    ended:      Called with each background task that has ended. Its failure makes every call of the consumer raise.
+    ended:      Called with each background task that has ended. If the task has failed, every call of the consumer
+                raises its error.
     watch:      Returns a background flow that wakes a waiting poll whenever a signal is set.
     check_open: Raises an error once the consumer is closed.
     note_poll:  Reports to the group that the application polls.
@@ -355,8 +356,8 @@ class SelectionCalls:
         if membership in self._leaving or membership not in self._members:
             return
         left = deadline - self._clock()
-        # After the deadline, the request is still sent, and its response is waited for during a short time. Otherwise
-        # the member would stay until its session times out.
+        # After the deadline, the request is still sent, and the call waits briefly for its response. Otherwise the
+        # member would stay until its session times out.
         flow = membership.leave(left if left > 0 else LEAVE_AT_ONCE_SECONDS, reason)
         task = self._leaving[membership] = yield from spawn(flow, "leave the group")
         task.when_done(lambda task: self._note_left(membership, task))

@@ -435,7 +435,8 @@ def _loop_failed(error: BaseException, *, possibly_sent: bool) -> TransportError
     why = error if isinstance(error, KcodecError) else repr(error)
     text = f"the I/O loop of this producer failed: {why}; create another producer"
     if isinstance(error, InterruptedFlow):
-        text = f"{str(error).removesuffix(OTHER_CLIENT)}; create another producer"
+        interruption = str(error).removesuffix(OTHER_CLIENT)
+        text = f"{interruption}; create another producer"
     failure = TransportError(text, possibly_sent=possibly_sent)
     failure.__cause__ = error
     return failure

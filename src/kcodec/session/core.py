@@ -24,7 +24,7 @@ from kcodec.consumer.callbacks import Callback, RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
 from kcodec.consumer.rebalance_handler import lost_text
-from kcodec.errors import KcodecError, TransactionStateError
+from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import TopicPartition
 from kcodec.session.block import SessionBlock, Start
@@ -125,10 +125,11 @@ class GroupSession:
                 self.is_safe = True
             if self.is_rewind_due:
                 yield from self._rewind_to_committed(deadline)
-        except (KcodecError, ValueError, GeneratorExit):
+            return self.begun(transaction, is_gone)
+        except BaseException:  # such as that of Ctrl-C
             self.manager.abandon(transaction)
+            self.block = None
             raise
-        return self.begun(transaction, is_gone)
 
     def begin_at_once(self, is_gone: Callable[[], bool] = lambda: False) -> SessionBlock | None:
         """Do what `begin` does without a request, from any thread that holds the producer's lock. Return None if the

@@ -9,9 +9,8 @@ began it on the assumption that the commit succeeds. Rules:
 - Calls of the following transaction that need the outcome (offsets, commit, abort, release) wait for it.
 - If the commit succeeds, the following transaction becomes an ordinary open transaction, and its records are sent.
 - If the commit fails, records of the following transaction fail with the error of the commit, and its calls raise this
-error. Its abort also ends the transaction that the commit has left open. Without an outcome (UnknownOutcomeError) the
-following
-  transaction is DISCARDED: its `commit` must not repeat the EndTxn of the one before.
+  error. Its abort also ends the transaction that the commit has left open. Without an outcome (UnknownOutcomeError) the
+  following transaction is DISCARDED: its `commit` must not repeat the EndTxn of the one before.
 - An error that no caller has retrieved is raised by the next begin, or by the close of the producer. If the outcome is
   unknown, a `commit` raises it, too, and only the next `commit` repeats the EndTxn.
 """
@@ -20,10 +19,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransactionStateError, TransportError, UnknownOutcomeError
-from kcodec.flow import Flow, Task, spawn, wait
+from kcodec.flow import CancelledFlow, Flow, InterruptedFlow, Task, spawn, wait
 from kcodec.transactions.errors import Failed
 from kcodec.transactions.state import TO_ABORT, Event, State
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
@@ -61,12 +61,21 @@ class BackgroundCommit:
         if context.state is State.IN_TRANSACTION and context.now_open.is_shared:
             raise self._illegal("other processes may have the handle of the transaction: use commit_transaction")
         context.call(Event.COMMIT_ASYNC)
-        # InitProducerId may follow (old flow), with the same limit.
-        result.deadline = deadline + context.max_block
-        context.commit_result = result
-        transaction = context.now_open
-        flow = self._run(transaction, result, complete(transaction, deadline))
-        self._task = yield from spawn(flow, "commit in the background")
+        transaction = context.open
+        assert transaction is not None
+        flow = complete(transaction, deadline)
+        try:
+            # InitProducerId may follow (old flow), with the same limit.
+            result.deadline = deadline + context.max_block
+            context.commit_result = result
+            self._task = yield from spawn(flow, "commit in the background")
+            self._task.when_done(partial(self._note_end, transaction, result))
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):  # in asyncio; the caller does not get the result
+            flow.close()
+            result.is_retrieved = True
+            context.note_interruption(transaction)
+            self._end(transaction, result, _without_end(transaction, result.name, is_closed=False))
+            raise
 
     def _illegal(self, why: str) -> TransactionStateError:
         context = self._context
@@ -74,31 +83,22 @@ class BackgroundCommit:
         text = f"commit_transaction_async is not possible for {name}: {why}"
         return TransactionStateError(text, state=context.state.name, event=Event.COMMIT_ASYNC.name)
 
-    def _run(self, transaction: ProducerTransaction, result: CommitResult, commit: Flow[None]) -> Flow[None]:
-        error: BaseException | None = TransportError("the producer was closed before the commit was sent")
-        try:
-            yield from commit
-            error = None
-        except KcodecError as failed:
-            error = failed
-            log.warning("%s: the commit in the background failed: %s", result.name, failed)
-        except GeneratorExit:
-            if transaction.is_commit_unconfirmed:
-                text = f"the producer was closed during the commit of {result.name!r}: the outcome is unknown"
-                error = UnknownOutcomeError(text, possibly_sent=True)
-            if not transaction.committed:  # at the exit of the interpreter nothing else reports it
-                log.warning("%s: the commit in the background did not end: %s", result.name, error)
-            raise
-        except (KeyboardInterrupt, SystemExit) as interruption:  # in asyncio
-            error = TransportError(f"the commit was interrupted by {interruption!r} before it was sent")
-            if transaction.is_commit_unconfirmed:
-                text = f"the commit of {result.name!r} was interrupted by {interruption!r}: the outcome is unknown"
-                error = UnknownOutcomeError(text, possibly_sent=True)
-            raise
-        finally:
-            self._task = None
-            result.finish(None if transaction.committed else error)
-            self._context.changed.set()
+    def _note_end(self, transaction: ProducerTransaction, result: CommitResult, task: Task[None]) -> None:
+        """Note that the commit has ended. If Ctrl-C in asyncio interrupts this, the task calls it again."""
+        error = task.error
+        if isinstance(error, CancelledFlow | InterruptedFlow):
+            self._context.note_interruption(transaction)  # its flow has not, if it was interrupted at its first line
+            error = _without_end(transaction, result.name, is_closed=isinstance(error, CancelledFlow))
+            error.__cause__ = task.error
+        self._end(transaction, result, error)
+
+    def _end(self, transaction: ProducerTransaction, result: CommitResult, error: BaseException | None) -> None:
+        """Note the outcome, once or again."""
+        if error is not None and not transaction.committed:  # at the exit of the interpreter, nothing else reports it
+            log.warning("%s: the commit in the background failed: %s", result.name, error)
+        self._task = None
+        result.finish(None if transaction.committed else error)
+        self._context.changed.set()
 
     def until_ended(self, deadline: float) -> Flow[None]:
         """Wait until the commit has ended, with success or not. Raise DeliveryTimeoutError at the deadline."""
@@ -217,3 +217,16 @@ class BackgroundCommit:
             context.following.committed = False
         context.following = None
         context.move(Event.ABORT)
+
+
+def _without_end(transaction: ProducerTransaction, transactional_id: str, *, is_closed: bool) -> TransportError:
+    """Return the error of a commit that did not end, because the producer was closed or because of Ctrl-C."""
+    if not transaction.is_commit_unconfirmed:
+        if is_closed:
+            return TransportError("the producer was closed before the commit was sent")
+        return TransportError(f"the commit of {transactional_id!r} was interrupted before it was sent")
+    if is_closed:
+        text = f"the producer was closed during the commit of {transactional_id!r}: the outcome is unknown"
+    else:
+        text = f"the commit of {transactional_id!r} was interrupted: the outcome is unknown"
+    return UnknownOutcomeError(text, possibly_sent=True)

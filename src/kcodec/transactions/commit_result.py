@@ -43,7 +43,7 @@ class CommitResult:
 
         The callback runs on the producer's I/O thread (asyncio: in its event loop), or at once in the caller's thread
         if the commit has ended. It must be quick and must not block. Its exceptions are logged. A callback counts as
-        retrieving the error.
+        retrieving the error. If Ctrl-C in asyncio interrupts a callback, it is called again.
         """
         self.is_retrieved = True
         if not self.observe(callback):
@@ -58,9 +58,9 @@ class CommitResult:
             return True
 
     def forget(self, callback: Callable[[Any], object]) -> None:
-        """Remove a callback of `observe`, if it was not called."""
+        """Remove a callback of `observe`, unless the commit has ended."""
         with self._lock:
-            if callback in self._callbacks:
+            if not self._is_done and callback in self._callbacks:
                 self._callbacks.remove(callback)
 
     def check_wait(self) -> None:
@@ -79,17 +79,18 @@ class CommitResult:
         return self._error
 
     def finish(self, error: BaseException | None) -> None:
-        """End the commit and call the callbacks. Only the manager calls this."""
+        """End the commit and call the callbacks. Only the manager calls this. If Ctrl-C in asyncio interrupts this, a
+        second call keeps the outcome and continues with the callback that was interrupted."""
         with self._lock:
-            if self._is_done:
-                return
-            self._is_done, self._error = True, error
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+            if not self._is_done:
+                self._is_done, self._error = True, error
+        while self._callbacks:
             try:
-                callback(self)
+                self._callbacks[0](self)
             except CALLBACK_ERRORS:
                 log.exception("a callback of the commit of %r failed", self.name)
+            with self._lock:
+                del self._callbacks[:1]
 
     def forget_all(self, error: BaseException) -> None:
         """In a forked child: end the commit without calling callbacks, because the parent reports the error."""

@@ -34,8 +34,6 @@ class TransactionCompletion:
     def __init__(self, context: ProducerContext, background: BackgroundCommit) -> None:
         self._context = context
         self._background = background
-        #: Whether the current or last commit or abort has begun to send EndTxn.
-        self._is_end_begun = False
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
         """Flush, then send EndTxn. A call after UnknownOutcomeError repeats the same EndTxn. If a commit in the
@@ -50,7 +48,6 @@ class TransactionCompletion:
         is_repeat = context.state is State.UNKNOWN_OUTCOME
         if is_repeat:
             self._background.raise_unretrieved()
-        self._is_end_begun = False
         with self._interruptible():
             context.call(Event.COMMIT)
             if is_repeat:
@@ -60,7 +57,6 @@ class TransactionCompletion:
 
     def complete_commit(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
         """Flush and send EndTxn for a commit in the background, in one of the states of COMMITS."""
-        self._is_end_begun = False
         with self._interruptible(transaction):
             yield from self._flush_and_commit(transaction, deadline)
 
@@ -83,7 +79,6 @@ class TransactionCompletion:
         if context.state is State.DISCARDED:
             self._background.discard()
             return
-        self._is_end_begun = False
         try:
             with self._interruptible():
                 context.call(Event.ABORT)
@@ -120,7 +115,7 @@ class TransactionCompletion:
         context = self._context
         following: ProducerIdAndEpoch | None = transaction.producer
         if transaction.is_sent:
-            self._is_end_begun = True
+            transaction.is_end_begun = True
             try:
                 following = yield from self._send_end(transaction, is_commit, deadline)
             except Failed as failed:
@@ -132,6 +127,7 @@ class TransactionCompletion:
                     context.move(Event.ENDED_EPOCH_SPENT)
                 else:
                     context.fail(failed)
+                transaction.is_end_begun = False
                 raise failed.error from None
         transaction.committed = is_commit
         context.producer = following or context.producer
@@ -171,14 +167,18 @@ class TransactionCompletion:
     @contextmanager
     def _interruptible(self, transaction: ProducerTransaction | None = None) -> Iterator[None]:
         """If the end in this block is cancelled, note this in the state, and raise UnknownOutcomeError if a commit was
-        sent. If it is late, note this in its error. The default for `transaction` is the open one."""
+        sent. If it is late, note this in its error.
+
+        transaction: The one whose commit has begun. None: a call in this block begins to end the open one.
+        """
         context = self._context
+        before = context.state
         try:
             yield
         except GeneratorExit:
             is_commit = context.state is State.COMMITTING
             transaction = transaction or context.now_open
-            self._interrupt_end(transaction)
+            context.interrupt_end(transaction)
             if is_commit and transaction.is_commit_unconfirmed:
                 # The client is closed while another caller waits for the commit.
                 raise UnknownOutcomeError(
@@ -188,34 +188,12 @@ class TransactionCompletion:
                 ) from None
             raise
         except (KeyboardInterrupt, SystemExit):  # in asyncio, a Ctrl-C can interrupt this code anywhere
-            transaction = transaction or context.open
-            if transaction is not None:
-                if self._is_end_begun:
-                    transaction.is_end_unconfirmed = True
-                    transaction.is_commit_unconfirmed |= context.state in COMMITS
-                self._interrupt_end(transaction)
+            if transaction is not None or context.state is not before:  # otherwise, the call has not begun
+                context.note_interruption(transaction or context.now_open)
             raise
         except DeliveryTimeoutError as late:
             context.advise(late)
             raise
-
-    def _interrupt_end(self, transaction: ProducerTransaction) -> None:
-        """Note that a commit or an abort was cancelled."""
-        context = self._context
-        if context.state is State.COMMITTING and transaction.is_end_unconfirmed:
-            # A cancellation within the block aborts the transaction. A cancellation here looks the same to the program,
-            # but the broker may commit the transaction. A commit in the background logs this itself.
-            log.warning(
-                "%s: the commit was interrupted after it was sent, and its outcome is unknown: the transaction may be "
-                "committed, aborted or still open. If it is still open, the producer aborts it before its next "
-                "transaction begins",
-                context.transactional_id,
-            )
-        if context.state in COMMITS or context.state is State.ABORTING:
-            event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
-            if context.state is State.ABORTING and transaction.is_end_unconfirmed:
-                transaction.note_abort_unconfirmed()
-            context.move(event, context.blocked("its end was interrupted"))
 
     def _until_call_ends(self, deadline: float | None) -> Flow[None]:
         """When the producer closes, wait for a commit, an abort or a release of another caller."""

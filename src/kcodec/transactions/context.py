@@ -89,11 +89,20 @@ class ProducerContext:
         return self.following or self.open
 
     def call(self, event: Event) -> None:
-        """Begin a call of the application: change the state, or raise the kept error or TransactionStateError."""
+        """Begin a call of the application: change the state, or raise the kept error or TransactionStateError.
+
+        If Ctrl-C in asyncio interrupts this, the call has not begun.
+        """
         if event in RAISES_KEPT_ERROR.get(self.state, ()) and self.kept_error is not None:
             self.note_raised()
             raise self.kept_error.with_traceback(None)
-        self.move(event)
+        before = self.state, self.kept_error
+        try:
+            self.move(event)
+        except (KeyboardInterrupt, SystemExit):
+            self.state, self.kept_error = before
+            self.announce()
+            raise
 
     def note_raised(self) -> None:
         """Note that a call of the following transaction raised the error of the commit, which is therefore
@@ -223,6 +232,34 @@ class ProducerContext:
                 "%s: %s got no response, so the epoch is not used for another transaction", self.transactional_id, api
             )
             self.is_epoch_spent = True
+
+    # Interruptions
+
+    def interrupt_end(self, transaction: ProducerTransaction) -> None:
+        """Note that a commit or an abort was cancelled."""
+        if self.state is State.COMMITTING and transaction.is_end_unconfirmed:
+            # A cancellation within the block aborts the transaction. A cancellation here looks the same to the program,
+            # but the broker may commit the transaction. A commit in the background logs this itself.
+            log.warning(
+                "%s: the commit was interrupted after it was sent, and its outcome is unknown: the transaction may be "
+                "committed, aborted or still open. If it is still open, the producer aborts it before its next "
+                "transaction begins",
+                self.transactional_id,
+            )
+        if self.state in COMMITS or self.state is State.ABORTING:
+            event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
+            if self.state is State.ABORTING and transaction.is_end_unconfirmed:
+                transaction.note_abort_unconfirmed()
+            self.move(event, self.blocked("its end was interrupted"))
+
+    def note_interruption(self, transaction: ProducerTransaction) -> None:
+        """Note that Ctrl-C in asyncio has interrupted a commit or an abort in progress. If it had begun to send EndTxn,
+        the outcome is unknown."""
+        if self.state in COMMITS or self.state is State.ABORTING:
+            if transaction.is_end_begun:
+                transaction.is_end_unconfirmed = True
+                transaction.is_commit_unconfirmed |= self.state in COMMITS
+            self.interrupt_end(transaction)
 
     # The identity
 

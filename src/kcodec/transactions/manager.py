@@ -112,13 +112,13 @@ class TransactionManager:
         context.call(Event.INITIALIZE)
         try:
             yield from context.renew_epoch(context.left(deadline))
+            context.move(Event.INITIALIZED)
         except Failed as failed:
             context.move(Event.FATAL, failed.error)
             raise failed.error from None
-        except (KcodecError, GeneratorExit):
+        except (KcodecError, GeneratorExit, KeyboardInterrupt, SystemExit):
             context.move(Event.NOT_INITIALIZED)
             raise
-        context.move(Event.INITIALIZED)
 
     def abandon(self, transaction: ProducerTransaction) -> None:
         """Note that the block of a transaction has ended. If its abort was not confirmed, the next begin ends the
@@ -181,7 +181,7 @@ class TransactionManager:
                         f"AddPartitionsToTxn of {self.transactional_id!r}: no response before the timeout of the call"
                     )
                 yield from wait(context.changed, left)
-        except GeneratorExit:
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
             context.give_up("its partitions were not added because the begin was interrupted")
             self.abandon(transaction)
             raise
@@ -231,25 +231,25 @@ class TransactionManager:
         deadline = context.deadline(timeout)
         yield from self.background.until_open(deadline)
         context.call(Event.RELEASE)
-        transaction = context.now_open
         try:
+            transaction = context.now_open
             yield from self._completion.flush(transaction, deadline)
             if context.state is not State.RELEASING:
                 assert context.kept_error is not None
                 raise context.kept_error.with_traceback(None)
             self._check_shareable(transaction)
+            handle = self._share(transaction)
+            context.move(Event.FLUSHED)
         except TransactionStateError as error:
             context.move(Event.INTERRUPTED, error)
             raise
-        except GeneratorExit:
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
             if context.state is State.RELEASING:
                 context.move(Event.INTERRUPTED, context.blocked("the release was interrupted"))
             raise
         except DeliveryTimeoutError as late:
             context.advise(late)
             raise
-        handle = self._share(transaction)
-        context.move(Event.FLUSHED)
         return handle
 
     def _check_shareable(self, transaction: ProducerTransaction) -> None:
@@ -288,8 +288,28 @@ class TransactionManager:
         transaction = context.now_open
         if not offsets:
             return
-        context.note_sent(transaction)
         transaction.requests += 1
+        try:
+            context.note_sent(transaction)
+            yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
+        except (KcodecError, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
+            why = str(error) if isinstance(error, KcodecError) else "the call was interrupted"
+            context.give_up(f"offsets of group {group.group_id!r} were not accepted: {why}")
+            context.advise(error)
+            raise
+        finally:
+            transaction.requests -= 1
+            context.changed.set()
+
+    def _send_offsets(
+        self,
+        transaction: ProducerTransaction,
+        offsets: Offsets,
+        group: ConsumerGroupMetadata,
+        deadline: float,
+        highest_version: int,
+    ) -> Flow[None]:
+        context = self.context
         try:
             yield from commit_offsets(
                 self.cluster,
@@ -307,14 +327,6 @@ class TransactionManager:
             found = yield from investigate_failed(self.cluster, context.ending(transaction), failed, deadline)
             context.fail(found)
             raise found.error from None
-        except (KcodecError, GeneratorExit) as error:
-            why = str(error) or "the call was interrupted"
-            context.give_up(f"offsets of group {group.group_id!r} were not accepted: {why}")
-            context.advise(error)
-            raise
-        finally:
-            transaction.requests -= 1
-            context.changed.set()
 
     # The end
 

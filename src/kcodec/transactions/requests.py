@@ -97,7 +97,7 @@ class CoordinatorCall:
                 continue
             except UnsupportedError:  # nothing was sent
                 raise
-            except (DecodeError, GeneratorExit):
+            except (DecodeError, GeneratorExit, KeyboardInterrupt, SystemExit):
                 # A response without a result, or a caller that stopped waiting while the request was in flight.
                 self._note_no_response()
                 raise

@@ -27,6 +27,7 @@ class ProducerTransaction:
     groups:      Consumer groups that were added to the transaction.
     is_sent:     Whether a request of it may have reached a broker, so that it needs an EndTxn.
     is_shared:   Whether its handle was read, so that other processes may write to it and end it.
+    is_end_begun: Whether a commit or an abort has begun to send EndTxn, and has not failed.
     is_abort_unconfirmed: Whether its abort was sent and got no response. It may then still be open, but it is certainly
                  not committed.
     requests:    Number of requests in flight that add partitions or offsets. EndTxn waits for them.
@@ -48,6 +49,7 @@ class ProducerTransaction:
     is_commit_unconfirmed: bool = False
     is_end_unconfirmed: bool = False
     is_abort_unconfirmed: bool = False
+    is_end_begun: bool = False
     is_warned: bool = False
     is_abandoned: bool = False
     requests: int = 0
