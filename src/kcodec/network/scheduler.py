@@ -124,9 +124,9 @@ class _StartedCall:
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
         if self.done is None:
             return
+        self.scheduler.started_calls.discard(self)
+        done, self.done = self.done, None  # after an interruption, it is not called again
         try:
-            self.scheduler.started_calls.discard(self)
-            done, self.done = self.done, None  # after an interruption, it is not called again
             done(value, error)
         except Exception as failure:  # noqa: BLE001  the client raises it
             self.failed(failure)
