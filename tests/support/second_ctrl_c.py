@@ -105,7 +105,7 @@ def run_session(servers: str, topic: str, transactional_id: str, at: int) -> boo
     return run_interrupted(main, at)
 
 
-Interruptible = aio.Consumer | aio.Producer | TopicRecords
+Interruptible = aio.Consumer | aio.GroupTransactSession | aio.Producer | TopicRecords
 
 
 def interrupt_flow(client: Interruptible, name: str) -> None:
