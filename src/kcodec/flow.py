@@ -209,7 +209,8 @@ class Signal:
     __slots__ = ("_waiters", "alarm")
 
     def __init__(self) -> None:
-        self._waiters: list[Callable[[], None]] = []
+        #: In the order of their registration, which a dictionary keeps.
+        self._waiters: dict[Callable[[], None], None] = {}
         self.alarm: Any = None
 
     @property
@@ -227,7 +228,7 @@ class Signal:
         """Wake all flows that wait now."""
         waiters = self._waiters
         if waiters:
-            self._waiters = []
+            self._waiters = {}
             try:
                 for wake in waiters:
                     wake()
@@ -237,13 +238,12 @@ class Signal:
                 raise
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
-        """For the scheduler."""
-        self._waiters.append(wake)
+        """For the scheduler. A waiter that is present is not added again."""
+        self._waiters[wake] = None
 
     def drop_waiter(self, wake: Callable[[], None]) -> None:
         """Remove a waiter. Called by the scheduler when a wait ended otherwise."""
-        if wake in self._waiters:
-            self._waiters.remove(wake)
+        self._waiters.pop(wake, None)
 
 
 class Task(Generic[T]):

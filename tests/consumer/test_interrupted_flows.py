@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,11 @@ from second_ctrl_c import interrupt_flow, interrupt_task
 from kcodec.broker import Broker
 from kcodec.client import Admin, aio
 from kcodec.errors import BrokerError, KcodecError, TransportError
+from kcodec.flow import Call, Done, InterruptedFlow
 from kcodec.offsets import TopicPartition
+from kcodec.protocol.messages.groups import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
+from kcodec.protocol.messages.transactions import EndTxnRequest
+from kcodec.protocol.schema import Request
 
 ANOTHER_CLIENT, ANOTHER_PRODUCER = "if calls keep failing, create another client", "create another producer"
 
@@ -72,6 +77,71 @@ def test_a_member_whose_flow_was_interrupted_raises_and_leaves(kcodec_broker: Br
     asyncio.run(main())
     with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
         assert is_left_soon(admin, "readers")
+
+
+async def interrupt_close(
+    client: aio.Consumer | aio.GroupTransactSession | aio.Producer, name: str, request: type[Request]
+) -> None:
+    """Interrupt the flow of this name while `close` waits for the response to this request, which is not sent."""
+    network, held = client._client.network, asyncio.Event()
+    start_call = network.start_call
+
+    def hold(call: Call, done: Done) -> Callable[[], None]:
+        if call.kind is not request or getattr(call.request, "member_epoch", -1) >= 0:
+            return start_call(call, done)
+        held.set()
+        return lambda: None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "start_call", hold)
+        closing = asyncio.ensure_future(client.close(10.0))
+        await held.wait()
+    interrupt_flow(client, name)
+    with pytest.raises(InterruptedFlow, match=interrupted(name)):
+        await closing
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_class"),
+    [("classic", LeaveGroupRequest), ("consumer", ConsumerGroupHeartbeatRequest)],
+)
+@pytest.mark.parametrize("kind", [aio.Consumer, aio.GroupTransactSession])
+def test_a_close_whose_flow_was_interrupted_leaves(
+    kcodec_broker: Broker, kind: Any, protocol: str, request_class: type[Request]
+) -> None:
+    topic = kcodec_broker.create_topic()
+    options: dict[str, Any] = {"topics": topic, "transactional_id": topic} if kind is aio.GroupTransactSession else {}
+
+    async def main() -> None:
+        servers = kcodec_broker.bootstrap_servers
+        client = kind(bootstrap_servers=servers, group_id=topic, group_protocol=protocol, **options)
+        if kind is aio.GroupTransactSession:
+            async with client.transaction() as txn:
+                while not client.assignment():
+                    await txn.poll(0.1)
+        else:
+            await client.subscribe([topic])
+            while not client.assignment():
+                await client.poll(0.1)
+        await interrupt_close(client, "leave the group", request_class)
+
+    asyncio.run(main())
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+        assert is_left_soon(admin, topic)
+
+
+def test_a_close_whose_flow_was_interrupted_aborts(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic()
+
+    async def main() -> None:
+        producer = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=topic)
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"aborted")
+        await interrupt_close(producer, "close()", EndTxnRequest)
+
+    asyncio.run(main())
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+        assert admin.describe_transactions([topic])[topic].state == "CompleteAbort"
 
 
 def test_metadata_is_still_requested_after_an_interruption(kcodec_broker: Broker) -> None:

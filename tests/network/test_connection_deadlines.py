@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
+import pytest
 from client_runners import options
+from interrupted_calls import interrupted
 
-from kcodec.errors import KcodecError, RequestTimedOutError
+from kcodec.errors import KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import Address, Call
-from kcodec.network.connections import Network
+from kcodec.network.connections import Connection, Network
 from kcodec.network.scheduler import Scheduler
 from kcodec.protocol.messages.transactions import InitProducerIdRequest
 
@@ -19,12 +23,17 @@ BROKER = -2  # the first bootstrap address
 
 
 class NoOpener:
-    """An I/O loop in which no connection is ever opened. attempts: the number of attempts."""
+    """An I/O loop in which no connection is ever opened. opening: the connections that are to be opened."""
 
-    attempts = 0
+    def __init__(self) -> None:
+        self.opening: list[Connection] = []
 
-    def open(self, address: Address, connection: Any) -> None:
-        self.attempts += 1
+    @property
+    def attempts(self) -> int:
+        return len(self.opening)
+
+    def open(self, address: Address, connection: Connection) -> None:
+        self.opening.append(connection)
 
 
 class NoBrokers:
@@ -130,3 +139,22 @@ def test_a_closed_connection_leaves_no_timer() -> None:
     world.scheduler.run_ready()
     assert world.timers == 0
     assert len(world.ended) == 3 and all(isinstance(error, KcodecError) for _, error in world.ended.values())
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_a_connection_whose_opening_was_interrupted_is_replaced(has_failed: bool) -> None:
+    """has_failed: Whether an earlier connection has failed, so that the next one is opened after the backoff."""
+    for at in itertools.count():
+        world = World()
+        network, opening = world.network, world.opener.opening
+        if has_failed:
+            world.call(0, 30.0)
+            opening[0].close(TransportError("refused"))
+        is_interrupted = interrupted(partial(world.call, 1, 30.0), at)
+        world.call(2, 30.0)
+        world.run(5.0)
+        left = [connection for connection in opening if not connection.is_closed]
+        assert left and left == list(network._connections.values()), f"at {at}"
+        if not is_interrupted:
+            break
+    assert at > 10

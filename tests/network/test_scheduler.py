@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -328,6 +329,27 @@ def test_an_interrupted_signal_wakes_all_flows() -> None:
     assert at > 20
 
 
+def test_an_interrupted_signal_registers_a_waiter_once() -> None:
+    """Waiters of clients register themselves again when they are called. `drop_waiter` then removes them."""
+    for at in itertools.count():
+        signal, calls = Signal(), list[str]()
+
+        def again(signal: Signal = signal, calls: list[str] = calls) -> None:
+            signal.add_waiter(again)
+            calls.append("again")
+
+        signal.add_waiter(again)
+        signal.add_waiter(partial(calls.append, "other"))
+        is_interrupted = interrupted(signal.set, at)
+        signal.drop_waiter(again)
+        calls.clear()
+        signal.set()
+        assert "again" not in calls, f"at {at}"
+        if not is_interrupted:
+            break
+    assert at > 3
+
+
 def test_a_call_whose_end_is_interrupted_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
     ends: list[object] = []
@@ -527,6 +549,23 @@ def test_an_interruption_at_the_end_of_a_started_call_is_reported_once() -> None
     assert response == ("reply", None) and isinstance(failure, InterruptedFlow)
     text = "a step of this client (the handling of a response) was interrupted by KeyboardInterrupt()"
     assert str(failure).startswith(text)
+
+
+def test_a_started_call_that_has_failed_does_not_end_again() -> None:
+    """Ctrl-C comes at each point while the response is passed on."""
+    for at in itertools.count():
+        script, ends = Script(), list[Any]()
+        script.scheduler.spawn(start_call(ends), "flow")
+        script.run(0.0)
+        script.calls[0][1]("reply", None)
+        is_interrupted = interrupted(script.scheduler.run_ready, at)
+        script.run(0.0)
+        response = ("reply", None)
+        assert ends and response not in ends[1:], f"at {at}"
+        assert len(ends) <= 1 + (ends[0] == response), f"at {at}"
+        if not is_interrupted:
+            break
+    assert ends == [response] and at > 5
 
 
 def test_a_flow_that_never_waits_leaves_time_for_sockets() -> None:

@@ -88,3 +88,19 @@ def test_an_interrupted_call_leaves_no_record_between_its_topic_and_its_partitio
 
     at = next(at for at in itertools.count() if not asyncio.run(main(at)))
     assert at > 20
+
+
+def test_an_interrupted_flush_does_not_disable_lingering() -> None:
+    async def main(at: int) -> bool:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1", linger_ms=60_000)
+        await producer.send("orders", b"value")
+        flush = producer._core.flush()
+        is_interrupted = interrupted(lambda: next(flush), at)
+        flush.close()
+        assert producer._core.sender.urgent == 0, f"at {at}"
+        with contextlib.suppress(DeliveryErrors):
+            await producer.close(0.0)
+        return is_interrupted
+
+    at = next(at for at in itertools.count() if not asyncio.run(main(at)))
+    assert at > 5

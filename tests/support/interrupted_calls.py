@@ -44,14 +44,15 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
 
 @contextmanager
 def ctrl_c(event: str, name: str, file: str, caller: str = "") -> Iterator[list[str]]:
-    """Raise KeyboardInterrupt once in this thread: at a "call" of this function, or after the "c_return" of it."""
+    """Raise KeyboardInterrupt once in this thread: at a "call" of this function, or after the "c_return" of it. Without
+    a name, any function of the file counts."""
     hits: list[str] = []
 
     def look(frame: FrameType, kind: str, argument: Any) -> None:
         function = frame.f_code.co_name if kind == "call" else getattr(argument, "__name__", "")
         outer = frame.f_back if kind == "call" else frame
         is_caller = not caller or (outer is not None and outer.f_code.co_name == caller)
-        if kind == event and function == name and frame.f_code.co_filename.endswith(file) and is_caller:
+        if kind == event and name in {"", function} and frame.f_code.co_filename.endswith(file) and is_caller:
             sys.setprofile(None)
             hits.append(function)
             raise KeyboardInterrupt

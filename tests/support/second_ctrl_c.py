@@ -14,6 +14,7 @@ import pytest
 
 import kcodec
 from kcodec.client import aio
+from kcodec.client.aio.topic_records import TopicRecords
 from kcodec.flow import Task
 
 _PACKAGE = kcodec.__path__[0]
@@ -104,13 +105,16 @@ def run_session(servers: str, topic: str, transactional_id: str, at: int) -> boo
     return run_interrupted(main, at)
 
 
-def interrupt_flow(client: aio.Consumer | aio.Producer, name: str) -> None:
+Interruptible = aio.Consumer | aio.GroupTransactSession | aio.Producer | TopicRecords
+
+
+def interrupt_flow(client: Interruptible, name: str) -> None:
     """Raise KeyboardInterrupt in a waiting flow of this client, in its event loop."""
-    interrupt_task(client, next(task for task in client._client.scheduler.tasks if task.name == name))
+    interrupt_task(client, next(task for task in client._io_loop.client.scheduler.tasks if task.name == name))
 
 
-def interrupt_task(client: aio.Consumer | aio.Producer, task: Task[Any]) -> None:
+def interrupt_task(client: Interruptible, task: Task[Any]) -> None:
     """Do the same for the flow of this task."""
-    client._client.scheduler._suspensions[task].resume(None, KeyboardInterrupt())
+    client._io_loop.client.scheduler._suspensions[task].resume(None, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         client._io_loop.turn()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from kcodec._fast import RecordIterator
 from kcodec.arguments import check_callbacks, check_error_is_last, check_rebalance_callbacks, check_timeout
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background, work_of_consumer
-from kcodec.client.interruption import announced, is_interruption, limited_seconds
+from kcodec.client.interruption import announced, has_interrupted, limited_seconds
 from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.waiting import ClientBase, IoLoop, close_lock, core_lock, wait_for_close
 from kcodec.flow import Flow, join, spawn
@@ -414,7 +414,7 @@ class Consumer(ClientBase):
                     flow = announced(closing, error, timeout, self._leaving_text, "kcodec.consumer", is_always=True)
                     self._run_with_callbacks(flow, timeout, "close()")
             except BaseException as interruption:
-                if is_interruption(interruption):
+                if has_interrupted(interruption):
                     self._run_at_once(self._core.leave_at_once())
                 raise
             finally:

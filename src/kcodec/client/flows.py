@@ -119,7 +119,7 @@ def document(method: Any, flow: Callable[..., Any]) -> None:
 
 def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) -> None:
     """Run flows in the background. If one of them fails, the core crashes. Call this on the I/O thread or in the event
-    loop.
+    loop. A call that follows because Ctrl-C in asyncio has interrupted this one runs only the missing flows.
 
     flows: The flows by name.
     """
@@ -133,8 +133,11 @@ def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) 
         core.crash(task.error)
 
     # The tasks do not refer to the public object, so that its `__del__` runs if the program drops it without `close`.
+    running = {task.name: task for task in client.scheduler.tasks}
     for name, flow in flows.items():
-        client.scheduler.spawn(flow, name).when_done(ended)
+        task = running.get(name) or client.scheduler.spawn(flow, name)
+        if not task.is_observed:
+            task.when_done(ended)
 
 
 def work_of_consumer(core: ConsumerCore, group_id: str | None, name: str) -> LastWork | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from kcodec.errors import KcodecError, TransportError
-from kcodec.flow import Flow, sleep, spawn
+from kcodec.flow import Flow, InterruptedFlow, sleep, spawn
 from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ def is_interruption(error: BaseException) -> bool:
     """Return whether the exception ends the program or the task: KeyboardInterrupt, SystemExit, CancelledError.
     GeneratorExit, which closes a generator, does not count."""
     return not isinstance(error, Exception | GeneratorExit)
+
+
+def has_interrupted(error: BaseException) -> bool:
+    """Return whether the exception is an interruption of the caller, as in `is_interruption`, or of a flow on which the
+    caller depends. In asyncio, Ctrl-C can interrupt any flow, and the event loop raises the KeyboardInterrupt."""
+    return is_interruption(error) or isinstance(error, InterruptedFlow)
 
 
 def limited_seconds(error: BaseException | None, limit: float = INTERRUPTED_CLOSE_SECONDS) -> float | None:

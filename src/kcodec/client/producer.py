@@ -20,6 +20,7 @@ from kcodec.client.interruption import (
     abort_of,
     announced,
     closing_seconds,
+    has_interrupted,
     is_interruption,
     limited_seconds,
     note_failures,
@@ -689,7 +690,7 @@ class Producer(ProducerBase):
                     )
                 self._run(flow, timeout, "close()")
         except BaseException as interruption:
-            if is_interruption(interruption) and self._core.id_manager.owns_transactions:
+            if has_interrupted(interruption) and self._core.id_manager.owns_transactions:
                 self._run_at_once(self._core.abort_at_once())
             raise
         finally:

@@ -173,7 +173,9 @@ class ServedConsumer(Consumer):
                     return
                 await self._call_back(self._core.callbacks, callback)
             except errors.TransportError:
-                return  # closed, possibly by the listener, or failed; the next call of the program raises the error
+                # If the loop was closed, possibly by the listener, or has failed, this ends, and the next call of the
+                # program raises the error. Otherwise, Ctrl-C has interrupted the flow.
+                continue
 
     def _turn(self) -> None:
         """Run the background work that is ready after a change."""
@@ -259,9 +261,10 @@ class ServedConsumer(Consumer):
 
     async def _keep_assigned(self) -> None:
         """Assign all partitions of the topics, including new ones. This is for a consumer without a group."""
-        while True:
+        while not self._io_loop.is_closed:
             self._assign_followed()
-            await self._run(self._core.wait_for_metadata())
+            with contextlib.suppress(errors.TransportError):  # as in `_serve`
+                await self._run(self._core.wait_for_metadata())
 
     def _assign_followed(self) -> None:
         """Assign the partitions of the topics that are known."""

@@ -46,13 +46,24 @@ class AsyncioLoop(IoLoop):
     # For the loop's own thread; `post` for any
 
     def post(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop, soon."""
+        """Run `action` on the loop, soon. If Ctrl-C interrupts it, it runs again, and must do only what it has not done
+        yet."""
         self._check()
         loop = self._begin()
+        # asyncio drops a callback that Ctrl-C interrupts at its first line. The scheduler keeps the action, and one of
+        # two callbacks remains.
+        self.client.scheduler.call_soon(action)
         if asyncio._get_running_loop() is loop:
-            loop.call_soon(self._act, action)  # a call from another thread wakes the loop through a socket
+            loop.call_soon(self.turn)  # a call from another thread wakes the loop through a socket
+            loop.call_soon(self._turn_again)
         else:
-            loop.call_soon_threadsafe(self._act, action)
+            loop.call_soon_threadsafe(self.turn)
+            loop.call_soon_threadsafe(self._turn_again)
+
+    def _turn_again(self) -> None:
+        """Run actions that no turn has run."""
+        if self.client.scheduler.has_ready:
+            self.turn()
 
     def act(self, action: Callable[[], None]) -> None:
         """Run `action` and then the flows that are ready: immediately if possible, otherwise as `post` does."""
@@ -63,10 +74,6 @@ class AsyncioLoop(IoLoop):
         else:
             action()
             self.turn()
-
-    def _act(self, action: Callable[[], None]) -> None:
-        action()
-        self.turn()
 
     async def run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         """Run a flow to its end. Cancelling the await cancels the flow.
@@ -260,7 +267,8 @@ class AsyncioLoop(IoLoop):
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         when = self.client.scheduler.next_wakeup()
-        if when is not None and when < self._timer_due:
+        # A timer that is due has not fired yet, or asyncio has dropped it because of Ctrl-C.
+        if when is not None and (when < self._timer_due or self._timer_due <= self.client.clock()):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer_due = _NEVER  # until the next timer exists, even if Ctrl-C interrupts this

@@ -186,14 +186,17 @@ class Network(ConnectionOwner):
             self._retire(connection)
             connection = None
         if connection is None:
-            connection = Connection(self, node_id, address, channel)
-            self._connections[node_id, channel] = connection
-            opening = connection
-            delay = self._not_before(node_id)
-            if delay > 0:
-                self.scheduler.call_at(self.clock() + delay, lambda: self._open(opening))
-            else:
-                self._open(opening)
+            connection = opening = Connection(self, node_id, address, channel)
+            try:
+                self._connections[node_id, channel] = connection
+                delay = self._not_before(node_id)
+                if delay > 0:
+                    self.scheduler.call_at(self.clock() + delay, lambda: self._open(opening))
+                else:
+                    self._open(opening)
+            except BaseException:  # Ctrl-C in asyncio; otherwise later calls would use a connection that nothing opens
+                connection.close(TransportError(f"{connection.name}: its opening was interrupted"), is_failure=False)
+                raise
         return connection
 
     def _open(self, connection: Connection) -> None:

@@ -124,9 +124,9 @@ class _StartedCall:
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
         if self.done is None:
             return
+        self.scheduler.started_calls.discard(self)
+        done, self.done = self.done, None  # after an interruption, it is not called again
         try:
-            self.scheduler.started_calls.discard(self)
-            done, self.done = self.done, None  # after an interruption, it is not called again
             done(value, error)
         except Exception as failure:  # noqa: BLE001  the client raises it
             self.failed(failure)
@@ -211,9 +211,14 @@ class Scheduler:
                     actions.popleft()
                     raise
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether actions are ready."""
+        return bool(self._due or self._ready)
+
     def next_wakeup(self) -> float | None:
         """Return the time at which run_ready must be called again; None if only an event requires a call."""
-        if self._due or self._ready:
+        if self.has_ready:
             return self.clock()
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
@@ -238,8 +243,8 @@ class Scheduler:
         """Start a flow, which `run_ready` runs."""
         task: Task[T] = Task(flow, name, self._cancel)
         suspension = _Suspension(self, task)
+        suspension.resume(None)  # first, so that each registered task runs, even if Ctrl-C interrupts this
         self._suspensions[task] = suspension
-        suspension.resume(None)
         return task
 
     def _cancel(self, task: Task[Any]) -> None:

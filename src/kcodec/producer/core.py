@@ -316,8 +316,8 @@ class ProducerCore:
         with self.lock:
             pending = [batch for batch in reversed(self.accumulator.unfinished) if not (without_held and batch.is_held)]
         self.sender.urgent += 1
-        self.sender.wake()
         try:
+            self.sender.wake()
             while not _all_ended(pending):
                 left = None if deadline is None else deadline - self.clock()
                 if left is not None and left <= 0:

@@ -57,9 +57,9 @@ def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable
     if delivery._register(report):
         return
     try:
-        post(partial(_report_and_log, report, delivery))
+        post(partial(_report_and_log, [report], delivery))
     except TransportError:  # the producer is closed, and has no I/O thread any more
-        _report_and_log(report, delivery)
+        _report_and_log([report], delivery)
 
 
 def _report(on_delivery: OnDelivery, delivery: Delivery) -> None:
@@ -76,8 +76,10 @@ def _report(on_delivery: OnDelivery, delivery: Delivery) -> None:
         raise
 
 
-def _report_and_log(report: Callable[[Delivery], None], delivery: Delivery) -> None:
+def _report_and_log(reports: list[Callable[[Delivery], None]], delivery: Delivery) -> None:
+    """Call what `reports` contains, and remove it first, as this runs again if Ctrl-C in asyncio interrupts it."""
     try:
-        report(delivery)
+        while reports:
+            reports.pop()(delivery)
     except CALLBACK_ERRORS:
         log.exception("a callback of a delivery to %s failed", delivery.topic)

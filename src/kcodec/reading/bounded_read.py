@@ -118,7 +118,8 @@ class BoundedRead:
             for each in ranges
         ]
         self.bytes_fetched = 0
-        self._left = 0
+        #: The tasks of the partitions that are not read to their end.
+        self._reading: set[Task[None]] = set()
         self._responses: deque[FetchedResponse] = deque()
         self._arrived = Signal()
         self._error: BaseException | None = None
@@ -131,21 +132,23 @@ class BoundedRead:
         """Start to fetch."""
         for partition in self.partitions:
             if partition.fetch_offset < partition.end:
-                self._left += 1
-                self._tasks.append((yield from spawn(self._read(partition), f"read of {partition.topic_partition}")))
-        if self._left:
+                task = yield from spawn(self._read(partition), f"read of {partition.topic_partition}")
+                self._tasks.append(task)
+                self._reading.add(task)
+                task.when_done(self._ended)
+        if self._reading:
             settings = self.settings
             limit = settings.default_api_timeout
             topics = ", ".join(sorted({repr(one.range.topic) for one in self.partitions})[:MAX_NAMED_TOPICS])
             report = report_brokers(
                 *(self.cluster, f"read of {topics}", limit, "kcodec.reading"),
-                is_over=lambda: not self._left,
+                is_over=lambda: not self._reading,
             )
             self._tasks.append((yield from spawn(report, "broker report")))
 
     def stop(self) -> None:
         """On the I/O loop: stop fetching. `next_response` then raises TransportError if the read was not complete."""
-        if self._left or self._responses:
+        if self._reading or self._responses:
             self._error = TransportError("the read was closed before it was complete")
         for task in self._tasks:
             task.cancel()
@@ -157,7 +160,7 @@ class BoundedRead:
         while not self._responses:
             if self._error is not None:
                 raise self._error
-            if not self._left:
+            if not self._reading:
                 self._check_corruption()
                 return None
             yield from wait(self._arrived)
@@ -174,33 +177,34 @@ class BoundedRead:
     # One partition
 
     def _read(self, partition: PartitionRead) -> Flow[None]:
-        try:
-            self._progressed(partition)
-            while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
-                self.cluster.add_topics([partition.range.topic])
-                size = max(partition.fetch_bytes, self._space.large)
-                waiting_since = self.cluster.clock()
-                yield from self._space.take(size)
-                # While this partition waits for its turn, its time limit does not run, because the caller may be slow
-                # to take records.
-                partition.deadline += self.cluster.clock() - waiting_since
-                partition.must_pause = True
-                response = yield from self._fetch(partition, size)
-                if response is not None:
-                    response.size = size
-                    self._responses.append(response)
-                    self._arrived.set()
-                    if self._is_sample:
-                        break
-                    continue
-                self._space.give(size)
-                if partition.must_pause:
-                    yield from self._pause(partition)
-        except Exception as error:  # noqa: BLE001  raised to the caller after the records before it
-            self._error = self._error or error
-        finally:
-            self._left -= 1
-            self._arrived.set()
+        self._progressed(partition)
+        while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
+            self.cluster.add_topics([partition.range.topic])
+            size = max(partition.fetch_bytes, self._space.large)
+            waiting_since = self.cluster.clock()
+            yield from self._space.take(size)
+            # While this partition waits for its turn, its time limit does not run, because the caller may be slow
+            # to take records.
+            partition.deadline += self.cluster.clock() - waiting_since
+            partition.must_pause = True
+            response = yield from self._fetch(partition, size)
+            if response is not None:
+                response.size = size
+                self._responses.append(response)
+                self._arrived.set()
+                if self._is_sample:
+                    break
+                continue
+            self._space.give(size)
+            if partition.must_pause:
+                yield from self._pause(partition)
+
+    def _ended(self, task: Task[None]) -> None:
+        """Note the end of a partition. An error, also that of a flow that Ctrl-C in asyncio has interrupted, is raised
+        to the caller after the records before it."""
+        self._error = self._error or task.error
+        self._reading.discard(task)
+        self._arrived.set()
 
     def _progressed(self, partition: PartitionRead) -> None:
         partition.deadline = self.cluster.clock() + self.settings.default_api_timeout

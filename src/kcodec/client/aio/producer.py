@@ -21,6 +21,7 @@ from kcodec.client.interruption import (
     abort_of,
     announced,
     closing_seconds,
+    has_interrupted,
     is_interruption,
     limited_seconds,
     note_failures,
@@ -726,7 +727,7 @@ class Producer(ProducerBase):
                     )
                 await self._run(flow, timeout, "close()")
         except BaseException as interruption:
-            if is_interruption(interruption) and self._core.id_manager.owns_transactions:
+            if has_interrupted(interruption) and self._core.id_manager.owns_transactions:
                 await self._run_at_once(self._core.abort_at_once())
             raise
         finally:

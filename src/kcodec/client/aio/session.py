@@ -23,7 +23,7 @@ from kcodec.client.interruption import (
     abort_of,
     announced,
     closing_seconds,
-    is_interruption,
+    has_interrupted,
     limited_seconds,
 )
 from kcodec.client.poll_timeouts import check_poll
@@ -499,7 +499,7 @@ class GroupTransactSession(ClientBase):
                 while self._core.callbacks.waiting:
                     await self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
         except BaseException as interruption:
-            if is_interruption(interruption):
+            if has_interrupted(interruption):
                 deadline = time.monotonic()  # wait for nothing more
                 if self._is_started:
                     await self._run_at_once(self._end_at_once())

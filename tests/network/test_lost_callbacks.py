@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks of a client that asyncio drops, because Ctrl-C comes at their first line: the client continues."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from interrupted_calls import ctrl_c, interrupted
+
+from kcodec.broker import Broker
+from kcodec.client import aio
+from kcodec.client.flows import run_in_background
+from kcodec.flow import Flow, sleep
+from kcodec.network.scheduler import Scheduler
+from kcodec.producer.delivery import RecordMetadata
+from kcodec.producer.on_delivery import call_on_delivery
+
+FILE = "asyncio_loop.py"
+
+
+@pytest.fixture
+def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that continues after a KeyboardInterrupt."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+async def connected_producer(servers: str, topic: str) -> aio.Producer:
+    producer = aio.Producer(bootstrap_servers=servers)
+    await two_records(producer, topic)
+    await asyncio.sleep(0.1)  # so that no wake-up of the sender is due
+    return producer
+
+
+async def two_records(producer: aio.Producer, topic: str) -> list[RecordMetadata]:
+    """Send records that wake the sender by a callback of the event loop."""
+    deliveries = [await producer.send(topic, b"value") for _ in range(2)]
+    return [await delivery for delivery in deliveries]
+
+
+def test_records_are_sent_after_a_lost_callback(kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+    task = event_loop.create_task(two_records(producer, topic))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "", FILE, caller="_run"):
+        event_loop.run_until_complete(task)
+    metadata = event_loop.run_until_complete(asyncio.wait_for(task, 1.0))
+    assert [one.offset for one in metadata] == [2, 3]
+    event_loop.run_until_complete(producer.close())
+
+
+def test_timers_fire_after_a_lost_timer(kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop) -> None:
+    topic, fired = kcodec_broker.create_topic(partitions=1), asyncio.Event()
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+    scheduler, clock = producer._client.scheduler, producer._client.clock
+
+    async def set_timer(seconds: float) -> None:
+        scheduler.call_at(clock() + seconds, fired.set)
+        producer._io_loop.turn()
+        await asyncio.wait_for(fired.wait(), 2.0)
+
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "_timer_fired", FILE):
+        event_loop.run_until_complete(set_timer(0.05))
+    event_loop.run_until_complete(set_timer(0.1))
+    event_loop.run_until_complete(producer.close())
+
+
+def new_scheduler() -> Scheduler:
+    return Scheduler(lambda: 0.0, cast(Any, None))
+
+
+class FailedDelivery:
+    """The part of a Delivery that `call_on_delivery` uses. The record has failed before the call."""
+
+    _batch = SimpleNamespace(outcome=None)
+    error = ValueError("refused")
+
+    def _register(self, report: object) -> bool:
+        return False
+
+    def _not_retrieved(self) -> None:
+        pass
+
+
+def test_an_interrupted_on_delivery_is_not_called_again() -> None:
+    calls, scheduler = 0, new_scheduler()
+
+    def on_delivery(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        nonlocal calls
+        calls += 1
+        raise KeyboardInterrupt
+
+    call_on_delivery(cast(Any, FailedDelivery()), on_delivery, scheduler.call_soon)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run_ready()
+    scheduler.run_ready()
+    assert calls == 1
+
+
+def test_an_interrupted_start_runs_each_background_flow_once() -> None:
+    """The first action of a client spawns its flows. Ctrl-C comes at each point, and the action is repeated."""
+
+    def flow(name: str, runs: list[str]) -> Flow[None]:
+        runs.append(name)
+        yield from sleep(0.0)
+        raise ValueError("expected")
+
+    for at in itertools.count():
+        scheduler, runs, crashes = new_scheduler(), list[str](), list[BaseException]()
+        client, core = SimpleNamespace(scheduler=scheduler), SimpleNamespace(crash=crashes.append)
+
+        def begin(client: Any = client, core: Any = core, runs: list[str] = runs) -> None:
+            run_in_background(client, core, {name: flow(name, runs) for name in ("consumer", "session")})
+
+        if is_interrupted := interrupted(begin, at):
+            begin()
+        scheduler.run_ready()
+        assert sorted(runs) == ["consumer", "session"] and len(crashes) == 2, f"at {at}"
+        if not is_interrupted:
+            break
+    assert at > 5
