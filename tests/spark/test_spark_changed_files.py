@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from log_messages import messages
 from pyspark.errors import PySparkException
 
 from kcodec.errors import TruncatedError
+from kcodec.log.growth import GrowingLog
 from kcodec.spark import file_ranges
 from kcodec.spark.columns import default_columns
 from kcodec.spark.file_options import parse_options
@@ -241,17 +243,124 @@ def test_segments_of_another_machine_may_be_merged(path: Path) -> None:
     """The version of the segment before a missing one shows that both were merged, or that one was deleted."""
     read = Stream(path, LEVELS[0])
     for number, task in enumerate(read.tasks):
-        read.tasks[number] = tuple(
-            replace(each, previous=replace(each.previous, version=each.previous.version._replace(device=-1)))
-            if each.previous is not None and each.previous.version is not None
-            else each
-            for each in task
-        )
+        ranges = []
+        for each in task:
+            versions = [one.version._replace(device=-1) for one in each.previous if one.version is not None]
+            previous = (replace(one, version=version) for one, version in zip(each.previous, versions, strict=True))
+            ranges.append(replace(each, previous=tuple(previous)))
+        read.tasks[number] = tuple(ranges)
     (path / name(20)).rename(path / name(20, ".deleted"))
     with pytest.raises(DataLossError, match="t-0: offsets 20 to 39 cannot be read"):
         read()
     clean(path, data(0) + data(20, kept=range(30, 40)), 0)
     assert read() == [*range(20), *range(30, END)]
+
+
+class Growing:
+    """A stream over a partition directory that changes between its looks at it."""
+
+    def __init__(self, path: Path, level: str = LEVELS[0], **options: str) -> None:
+        given = {"path": str(path), "startingOffsets": "earliest", "kafka.isolation.level": level, **options}
+        self.query = FileQuery(FileStreamOptions.of(given, default_columns(False, False)))
+        self.driver = self.query.driver()
+        self.position = self.driver.initial_offset()
+
+    def plan(self) -> list[Task]:
+        """Return the tasks of the next micro-batch."""
+        start, self.position = self.position, self.driver.latest_offset(self.position)
+        return list(self.driver.tasks(start, self.position))
+
+    def read(self, tasks: list[Task]) -> list[int]:
+        batches = (batch for task in tasks for batch in self.query.read(task))
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    """The directory of the partition t-0, whose active segment 40 is half full."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    for base in (0, 20, 40):
+        (folder / name(base)).write_bytes(data(base))
+    os.truncate(folder / name(40), len(data(40)) // 2)
+    return folder
+
+
+def grow(path: Path) -> None:
+    """Fill segment 40, and create the segments 60 and 80. The file system's clock ticks in between."""
+    time.sleep(0.06)
+    half = len(data(40)) // 2
+    with (path / name(40)).open("ab") as file:
+        file.write(data(40)[half:])
+    for base in (60, 80):
+        (path / name(base)).write_bytes(data(base))
+
+
+@of_levels
+@pytest.mark.parametrize("is_consumed", [False, True], ids=["one micro-batch", "two micro-batches"])
+def test_a_segment_that_grew_was_not_merged(growing: Path, level: str, is_consumed: bool) -> None:
+    """The file after it was deleted. Its data is not in the file that grew."""
+    stream = Growing(growing, level)
+    if is_consumed:
+        assert stream.read(stream.plan()) == [*range(50)]
+    else:
+        stream.driver.latest_offset(stream.position)
+    grow(growing)
+    tasks = stream.plan()
+    (growing / name(60)).unlink()
+    with pytest.raises(DataLossError, match="t-0: offsets 60 to 79 cannot be read"):
+        stream.read(tasks)
+
+
+@of_levels
+def test_a_segment_that_grew_may_be_merged_later(growing: Path, level: str) -> None:
+    stream = Growing(growing, level)
+    assert stream.read(stream.plan()) == [*range(50)]
+    grow(growing)
+    tasks = stream.plan()
+    clean(growing, data(40) + data(60, kept=range(70, 80)), 40, 60)
+    assert stream.read(tasks) == [*range(50, 60), *range(70, 100)]
+
+
+def test_a_segment_that_was_compacted_alone_was_not_merged(growing: Path) -> None:
+    """Segment 40 was compacted before the micro-batch was planned, and segment 60 was deleted after it."""
+    grow(growing)
+    stream = Growing(growing, startingOffsets='{"t": {"0": 60}}')
+    stream.driver.latest_offset(stream.position)
+    clean(growing, data(40, kept=range(40, 50)), 40)
+    tasks = stream.plan()
+    (growing / name(60)).unlink()
+    with pytest.raises(DataLossError, match="t-0: offsets 60 to 79 cannot be read"):
+        stream.read(tasks)
+
+
+def test_a_stream_that_starts_in_a_segment_reads_it_merged(growing: Path) -> None:
+    """The segments before the first segment of the stream show that it was merged into one of them."""
+    grow(growing)
+    stream = Growing(growing, startingOffsets='{"t": {"0": 65}}')
+    tasks = stream.plan()
+    clean(growing, data(20) + data(40) + data(60), 20, 40, 60)
+    assert stream.read(tasks) == [*range(65, 100)]
+
+
+def test_a_replacement_during_the_walk_is_noticed(growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log cleaner replaces a segment after its headers were read, and before the stream notes the walked range."""
+    grow(growing)
+    step = GrowingLog.step
+    steps: list[bool] = []
+
+    def replacing(log: GrowingLog) -> bool:
+        is_more = step(log)
+        if not steps:
+            clean(growing, data(0, kept=range(10)), 0)
+        steps.append(is_more)
+        return is_more
+
+    monkeypatch.setattr(GrowingLog, "step", replacing)
+    stream = Growing(growing)
+    tasks = stream.plan()
+    assert steps
+    assert stream.read(tasks) == [*range(10), *range(20, 100)]
 
 
 @pytest.mark.spark

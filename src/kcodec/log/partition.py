@@ -29,7 +29,7 @@ from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
 from kcodec.log.segment import ZEROS, Segment, Tail, base_offset_of, data_end, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
-from kcodec.log.storage import FileVersion, Storage
+from kcodec.log.storage import FileVersion, Storage, is_other_file
 from kcodec.log.swaps import stable_segments
 from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
 from kcodec.timestamps import warn_of_unit
@@ -482,9 +482,10 @@ class Log:
     def _list_again(self, path: str) -> None:
         """List the segments again after the file at `path` was replaced or removed.
 
-        Raise FileNotFoundError if its data was deleted. The log cleaner merges a segment that it removes into the
-        segment before it, which is then another file. Raise TruncatedError if the segment before it is the same file,
-        but shorter: a replica that truncates its log also deletes the later segments.
+        Raise FileNotFoundError if its data was deleted. The log cleaner merges a segment that it removes into a
+        segment before it, which is then another file. A file to which a broker has appended is the same one, and does
+        not contain the data. Raise TruncatedError if the segment before it is the same file, but shorter: a replica
+        that truncates its log also deletes the later segments.
         """
         before = {segment.path: segment.version for segment in self.segments}
         if self.path == self.segments[0].path:  # only this file
@@ -495,13 +496,13 @@ class Log:
         base = base_offset_of(path)
         reaching = [segment for segment in found if (segment.base_offset or 0) <= base]
         last = reaching[-1] if reaching else None
-        if last is None or (last.path != path and not _is_merged(before.get(last.path), last.version)):
+        if last is not None and last.path != path:
+            _check_not_truncated(last.path, before.get(last.path), last.version)
+        if last is None or (last.path != path and not is_other_file(before.get(last.path), last.version)):
             raise FileNotFoundError(
                 f"{path}: the segment was deleted while the log was read, and its data from offset {base} on was not "
                 "read; open the log again to continue with the remaining data"
             )
-        if last.path != path:
-            _check_not_truncated(last.path, before.get(last.path), last.version)
         self.segments, self._timelines = tuple(found), {}
 
     # Transactions
@@ -598,12 +599,6 @@ def _walk_error(timeline: Timeline | None, options: StreamOptions) -> DecodeErro
 def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None:
     """Return the loss of a torn tail before which a walk has ended; None if no requested offset can be in it."""
     return None if timeline is None else tail_between(_tail_of(timeline), options)
-
-
-def _is_merged(before: FileVersion | None, version: FileVersion | None) -> bool:
-    """Return whether a file has replaced the segment that had the version `before`, so that it may contain the data of
-    the segment after it. A storage without versions cannot show this. A changed file counts, too."""
-    return version is not None and not version.is_same(before)
 
 
 def _check_not_truncated(path: str, before: FileVersion | None, version: FileVersion | None) -> None:
