@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,14 @@ from log_builder import LogBuilder
 from log_messages import messages
 from pyspark.errors import PySparkException
 
-from kcodec.errors import TruncatedError
+from kcodec import log as logs
+from kcodec.errors import DecodeError, TruncatedError
+from kcodec.limits import DecodeLimits
+from kcodec.log import partition
+from kcodec.log.chunks import ByteRange
 from kcodec.log.growth import GrowingLog
+from kcodec.log.segment import Segment
+from kcodec.log.timeline import Timeline, walk_segments
 from kcodec.spark import file_ranges
 from kcodec.spark.columns import default_columns
 from kcodec.spark.file_options import parse_options
@@ -148,6 +155,16 @@ def test_three_segments_are_merged(path: Path, plan: Callable[[Path, str], Read]
     read = plan(path, level)
     clean(path, data(0, kept=range(5)) + data(20, kept=range(35, 40)) + data(40), 0, 20, 40)
     assert read() == [*range(5), *range(35, END)]
+
+
+@of_levels
+def test_a_merge_of_too_many_segments_is_an_error(path: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task does not know the earlier version of the segment into which its segment was merged."""
+    monkeypatch.setattr(file_ranges, "PREVIOUS_SEGMENTS", 1)
+    read = planned(path, level)
+    clean(path, data(0) + data(20) + data(40), 0, 20, 40)
+    with pytest.raises(FileNotFoundError, match=r"40\.log.*from offset 40 on.*call load\(\)"):
+        read()
 
 
 @of_levels
@@ -361,6 +378,82 @@ def test_a_replacement_during_the_walk_is_noticed(growing: Path, monkeypatch: py
     tasks = stream.plan()
     assert steps
     assert stream.read(tasks) == [*range(10), *range(20, 100)]
+
+
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
+@pytest.mark.parametrize("named", ["file", "directory"])
+def test_a_replaced_last_segment_ends_where_the_next_one_begins(tmp_path: Path, mode: str, named: str) -> None:
+    """The end of such a range is not known when it is planned, because its headers are not walked."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / name(60)).write_bytes(data(60))
+    read = planned(folder / name(60) if named == "file" else folder, LEVELS[0], mode=mode)
+    (folder / name(80)).write_bytes(data(80))
+    clean(folder, data(60, kept=range(70, 80)), 60)
+    assert read() == [*range(70, 80)]
+
+
+def test_only_replaced_segments_are_walked_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mode=permissive, the search for an offset reads all headers of the segments that contain the range."""
+    read = planned(path, LEVELS[0], mode="permissive")
+    clean(path, data(20, kept=range(30, 40)), 20)
+    walked: list[str] = []
+
+    def noting(segments: Sequence[Segment], limits: DecodeLimits, on_error: str = "raise") -> Timeline:
+        walked.extend(Path(segment.path).name for segment in segments)
+        return walk_segments(segments, limits, on_error)
+
+    monkeypatch.setattr(partition, "walk_segments", noting)
+    assert read() == [*range(20), *range(30, END)]
+    assert walked == [name(20)]
+
+
+@of_plans
+def test_a_missing_directory_of_an_executor_is_named(path: Path, plan: Callable[[Path, str], Read]) -> None:
+    """The driver may have planned the read on another machine, whose file system the executor does not share."""
+    read = plan(path, LEVELS[0])
+    path.rename(path.with_name("u-0"))
+    with pytest.raises(FileNotFoundError, match="does not exist on this executor; the path must be the same") as caught:
+        read()
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "deleted" not in str(caught.value)
+
+
+def test_lost_offsets_begin_after_the_returned_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first segment of a range that was looked up again is read, and the second one is deleted before that."""
+    found = [
+        ByteRange(str(path / name(base)), 0, len(LogBuilder(base).plain(5).plain(5).data), base, False)
+        for base in (0, 10)
+    ]
+    stream = Stream(path, LEVELS[0], failOnDataLoss="false")
+    clean(path, data(0), 0)
+    monkeypatch.setattr(logs.Log, "ranges_again", lambda *_: found)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert stream() == [*range(10), *range(20, END)]
+    assert "t-0: offsets 10 to 19 cannot be read" in messages(caplog)
+    assert "lost_offsets=10" in messages(caplog)
+
+
+def test_the_error_of_a_deleted_segment_can_be_pickled(path: Path) -> None:
+    read = planned(path, LEVELS[0])
+    (path / name(0)).unlink()
+    with pytest.raises(file_ranges.DeletedSegmentError) as caught:
+        read()
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (type(error), str(error)) == (file_ranges.DeletedSegmentError, str(caught.value))
+    assert (error.first_offset, error.next_offset) == (0, 20)
+
+
+def test_a_truncated_log_names_the_deleted_segment(path: Path) -> None:
+    """The segment that is now the last one was replaced, too."""
+    read = planned(path, LEVELS[0])
+    clean(path, data(20), 20)
+    for base in (40, 60):
+        (path / name(base)).unlink()
+    with pytest.raises(DecodeError, match=r"40\.log was deleted; .*in Spark, call load\(\) again"):
+        read()
 
 
 @pytest.mark.spark

@@ -76,22 +76,34 @@ class FileRange:
         """The topic and the partition."""
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def end(self) -> int | None:
+        """The offset at which reading ends; None if the range ends with the log."""
+        return min((offset for offset in (self.next_offset, self.end_offset) if offset is not None), default=None)
+
 
 class DeletedSegmentError(FileNotFoundError):
     """The file of a range was deleted after the range was planned. first_offset, next_offset: The offsets that were not
     read; next_offset is None if the range ends with the log."""
 
-    def __init__(self, each: FileRange) -> None:
-        self.range = each
-        path = each.byte_range.path
-        self.first_offset = max(each.byte_range.first_offset, base_offset_of(path), each.start_offset or 0)
-        ends = [offset for offset in (each.next_offset, each.end_offset) if offset is not None]
-        self.next_offset = min(ends, default=None)
+    def __init__(self, path: str, partition: str, first_offset: int, next_offset: int | None) -> None:
+        self.first_offset, self.next_offset = first_offset, next_offset
+        self._arguments = path, partition, first_offset, next_offset
         super().__init__(
-            f"{path}: the segment of {each.name} was deleted after the read was planned, and its data "
-            f"from offset {self.first_offset} on was not read; call load() or decode_in_arrow() again to read the "
+            f"{path}: the segment of {partition} was deleted after the read was planned, and its data "
+            f"from offset {first_offset} on was not read; call load() or decode_in_arrow() again to read the "
             "remaining data"
         )
+
+    @classmethod
+    def of(cls, each: FileRange, position: int) -> DeletedSegmentError:
+        """Return the error for the rest of a range, from the offset `position` on."""
+        path = each.byte_range.path
+        first_offset = max(each.byte_range.first_offset, base_offset_of(path), each.start_offset or 0, position)
+        return cls(path, each.name, first_offset, each.end)
+
+    def __reduce__(self) -> tuple[type[DeletedSegmentError], tuple[str, str, int, int | None]]:
+        return type(self), self._arguments
 
 
 Task = tuple[FileRange, ...]
@@ -168,7 +180,13 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
         try:
             yield from renamed.batches(chunks)
         except FileNotFoundError as error:
-            raise DeletedSegmentError(each) from error
+            directory = Path(each.byte_range.path).parent
+            if not directory.is_dir():
+                raise FileNotFoundError(
+                    f"{directory}: this directory does not exist on this executor; the path must be the same on the "
+                    "driver and on all executors"
+                ) from error
+            raise DeletedSegmentError.of(each, chunks.position) from error
         source_name = f"{each.byte_range.path} from byte {each.byte_range.start} on"
         convert.log_counts(source_name, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
 
@@ -208,8 +226,7 @@ def _read_again(each: FileRange, options: StreamOptions, path: str, position: in
         check_crcs=options.check_crcs,
         limits=options.limits,
     )
-    ends = [offset for offset in (each.next_offset, each.end_offset) if offset is not None]
-    options = replace(options, start_offset=position, end_offset=min(ends, default=None))
+    options = replace(options, start_offset=position, end_offset=each.end)
     ranges = log.ranges_again(path, options, attempts)
     return Chunks(ranges, each.outcomes, options, again=partial(_read_again, each, options))
 
@@ -217,7 +234,9 @@ def _read_again(each: FileRange, options: StreamOptions, path: str, position: in
 def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
     """Read a ``.log`` file or a partition directory by itself, without the files next to it."""
     log = _open(str(local_path(path)), reading, topic, partition)
-    yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
+    previous, below = _neighbors(log, _segments_in)
+    bounds = reading.start_offset, reading.end_offset
+    yield from read_ranges(_cut(log, reading, *bounds, DEFAULT_SPLIT_BYTES, previous, below), reading)
 
 
 def _reads_segments_alone(options: SourceOptions) -> bool:
