@@ -478,7 +478,7 @@ class Log:
         names.
 
         walked: The result of a walk over the segments; None without a walk. below: The base offset of the segment after
-        them; None if there is none.
+        them; None for the end of the log.
         """
         start = max(self.log_start_offset, options.start_offset or 0)
         for index, segment in enumerate(segments):
