@@ -109,7 +109,6 @@ class GrowingPartition:
         self.topic_id = _topic_id(log.path)
         self._options = options
         self._pieces: list[Walked] = []
-        self._segments: dict[str, logs.Segment] = {}  # with their versions, those before walked ones included
         self._aborted: list[AbortedTransaction] = []
         self._is_committed = options.reading.isolation_level == "read_committed"
         first, position = log.segments[0], START
@@ -117,7 +116,8 @@ class GrowingPartition:
             first = [first, *(each for each in log.segments[1:] if (each.base_offset or 0) <= start)][-1]
             position = position_of_offset(first, start, options.files.limits)
         before = log.segments[: log.segments.index(first)]
-        self._segments = {segment.path: segment for segment in before[-PREVIOUS_SEGMENTS:]}
+        # With their versions. Also the segments before walked ones.
+        self._segments: dict[str, logs.Segment] = {segment.path: segment for segment in before[-PREVIOUS_SEGMENTS:]}
         self._growing = GrowingLog(log.path, first, options.files.limits, is_alone=False)
         self._growing.begin_at(position.position, position.first_offset)
 
@@ -148,8 +148,8 @@ class GrowingPartition:
         """Note the version of a walked file. If the file has replaced another one, keep the version of the other one,
         because positions in both were walked: the partition is then stale."""
         known = self._segments.get(walked.path)
-        is_kept = any(piece.segment.path == walked.path for piece in self._pieces)
-        if known is None or not is_kept or not _is_replaced(known, walked):
+        is_replaced = known is not None and _is_replaced(known, walked)
+        if not is_replaced or all(piece.segment.path != walked.path for piece in self._pieces):
             self._segments[walked.path] = walked
 
     @property
