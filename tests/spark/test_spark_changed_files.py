@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import pickle
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +21,14 @@ from log_builder import LogBuilder
 from log_messages import messages
 from pyspark.errors import PySparkException
 
-from kcodec.errors import TruncatedError
+from kcodec import log as logs
+from kcodec.errors import DecodeError, TruncatedError
+from kcodec.limits import DecodeLimits
+from kcodec.log import partition
+from kcodec.log.chunks import ByteRange
+from kcodec.log.growth import GrowingLog
+from kcodec.log.segment import Segment
+from kcodec.log.timeline import Timeline, walk_segments
 from kcodec.spark import file_ranges
 from kcodec.spark.columns import default_columns
 from kcodec.spark.file_options import parse_options
@@ -149,6 +158,16 @@ def test_three_segments_are_merged(path: Path, plan: Callable[[Path, str], Read]
 
 
 @of_levels
+def test_a_merge_of_too_many_segments_is_an_error(path: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task does not know the earlier version of the segment into which its segment was merged."""
+    monkeypatch.setattr(file_ranges, "PREVIOUS_SEGMENTS", 1)
+    read = planned(path, level)
+    clean(path, data(0) + data(20) + data(40), 0, 20, 40)
+    with pytest.raises(FileNotFoundError, match=r"40\.log.*from offset 40 on.*call load\(\)"):
+        read()
+
+
+@of_levels
 @of_plans
 @pytest.mark.parametrize("base", BASES)
 def test_a_deleted_segment_is_an_error(path: Path, plan: Callable[[Path, str], Read], level: str, base: int) -> None:
@@ -241,17 +260,200 @@ def test_segments_of_another_machine_may_be_merged(path: Path) -> None:
     """The version of the segment before a missing one shows that both were merged, or that one was deleted."""
     read = Stream(path, LEVELS[0])
     for number, task in enumerate(read.tasks):
-        read.tasks[number] = tuple(
-            replace(each, previous=replace(each.previous, version=each.previous.version._replace(device=-1)))
-            if each.previous is not None and each.previous.version is not None
-            else each
-            for each in task
-        )
+        ranges = []
+        for each in task:
+            versions = [one.version._replace(device=-1) for one in each.previous if one.version is not None]
+            previous = (replace(one, version=version) for one, version in zip(each.previous, versions, strict=True))
+            ranges.append(replace(each, previous=tuple(previous)))
+        read.tasks[number] = tuple(ranges)
     (path / name(20)).rename(path / name(20, ".deleted"))
     with pytest.raises(DataLossError, match="t-0: offsets 20 to 39 cannot be read"):
         read()
     clean(path, data(0) + data(20, kept=range(30, 40)), 0)
     assert read() == [*range(20), *range(30, END)]
+
+
+class Growing:
+    """A stream over a partition directory that changes between its looks at it."""
+
+    def __init__(self, path: Path, level: str = LEVELS[0], **options: str) -> None:
+        given = {"path": str(path), "startingOffsets": "earliest", "kafka.isolation.level": level, **options}
+        self.query = FileQuery(FileStreamOptions.of(given, default_columns(False, False)))
+        self.driver = self.query.driver()
+        self.position = self.driver.initial_offset()
+
+    def plan(self) -> list[Task]:
+        """Return the tasks of the next micro-batch."""
+        start, self.position = self.position, self.driver.latest_offset(self.position)
+        return list(self.driver.tasks(start, self.position))
+
+    def read(self, tasks: list[Task]) -> list[int]:
+        batches = (batch for task in tasks for batch in self.query.read(task))
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    """The directory of the partition t-0, whose active segment 40 is half full."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    for base in (0, 20, 40):
+        (folder / name(base)).write_bytes(data(base))
+    os.truncate(folder / name(40), len(data(40)) // 2)
+    return folder
+
+
+def grow(path: Path) -> None:
+    """Fill segment 40, and create the segments 60 and 80. The file system's clock ticks in between."""
+    time.sleep(0.06)
+    half = len(data(40)) // 2
+    with (path / name(40)).open("ab") as file:
+        file.write(data(40)[half:])
+    for base in (60, 80):
+        (path / name(base)).write_bytes(data(base))
+
+
+@of_levels
+@pytest.mark.parametrize("is_consumed", [False, True], ids=["one micro-batch", "two micro-batches"])
+def test_a_segment_that_grew_was_not_merged(growing: Path, level: str, is_consumed: bool) -> None:
+    """The file after it was deleted. Its data is not in the file that grew."""
+    stream = Growing(growing, level)
+    if is_consumed:
+        assert stream.read(stream.plan()) == [*range(50)]
+    else:
+        stream.driver.latest_offset(stream.position)
+    grow(growing)
+    tasks = stream.plan()
+    (growing / name(60)).unlink()
+    with pytest.raises(DataLossError, match="t-0: offsets 60 to 79 cannot be read"):
+        stream.read(tasks)
+
+
+@of_levels
+def test_a_segment_that_grew_may_be_merged_later(growing: Path, level: str) -> None:
+    stream = Growing(growing, level)
+    assert stream.read(stream.plan()) == [*range(50)]
+    grow(growing)
+    tasks = stream.plan()
+    clean(growing, data(40) + data(60, kept=range(70, 80)), 40, 60)
+    assert stream.read(tasks) == [*range(50, 60), *range(70, 100)]
+
+
+def test_a_segment_that_was_compacted_alone_was_not_merged(growing: Path) -> None:
+    """Segment 40 was compacted before the micro-batch was planned, and segment 60 was deleted after it."""
+    grow(growing)
+    stream = Growing(growing, startingOffsets='{"t": {"0": 60}}')
+    stream.driver.latest_offset(stream.position)
+    clean(growing, data(40, kept=range(40, 50)), 40)
+    tasks = stream.plan()
+    (growing / name(60)).unlink()
+    with pytest.raises(DataLossError, match="t-0: offsets 60 to 79 cannot be read"):
+        stream.read(tasks)
+
+
+def test_a_stream_that_starts_in_a_segment_reads_it_merged(growing: Path) -> None:
+    """The segments before the first segment of the stream show that it was merged into one of them."""
+    grow(growing)
+    stream = Growing(growing, startingOffsets='{"t": {"0": 65}}')
+    tasks = stream.plan()
+    clean(growing, data(20) + data(40) + data(60), 20, 40, 60)
+    assert stream.read(tasks) == [*range(65, 100)]
+
+
+def test_a_replacement_during_the_walk_is_noticed(growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log cleaner replaces a segment after its headers were read, and before the stream notes the walked range."""
+    grow(growing)
+    step = GrowingLog.step
+    steps: list[bool] = []
+
+    def replacing(log: GrowingLog) -> bool:
+        is_more = step(log)
+        if not steps:
+            clean(growing, data(0, kept=range(10)), 0)
+        steps.append(is_more)
+        return is_more
+
+    monkeypatch.setattr(GrowingLog, "step", replacing)
+    stream = Growing(growing)
+    tasks = stream.plan()
+    assert steps
+    assert stream.read(tasks) == [*range(10), *range(20, 100)]
+
+
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
+@pytest.mark.parametrize("named", ["file", "directory"])
+def test_a_replaced_last_segment_ends_where_the_next_one_begins(tmp_path: Path, mode: str, named: str) -> None:
+    """The end of such a range is not known when it is planned, because its headers are not walked."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / name(60)).write_bytes(data(60))
+    read = planned(folder / name(60) if named == "file" else folder, LEVELS[0], mode=mode)
+    (folder / name(80)).write_bytes(data(80))
+    clean(folder, data(60, kept=range(70, 80)), 60)
+    assert read() == [*range(70, 80)]
+
+
+def test_only_replaced_segments_are_walked_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mode=permissive, the search for an offset reads all headers of the segments that contain the range."""
+    read = planned(path, LEVELS[0], mode="permissive")
+    clean(path, data(20, kept=range(30, 40)), 20)
+    walked: list[str] = []
+
+    def noting(segments: Sequence[Segment], limits: DecodeLimits, on_error: str = "raise") -> Timeline:
+        walked.extend(Path(segment.path).name for segment in segments)
+        return walk_segments(segments, limits, on_error)
+
+    monkeypatch.setattr(partition, "walk_segments", noting)
+    assert read() == [*range(20), *range(30, END)]
+    assert walked == [name(20)]
+
+
+@of_plans
+def test_a_missing_directory_of_an_executor_is_named(path: Path, plan: Callable[[Path, str], Read]) -> None:
+    """The driver may have planned the read on another machine, whose file system the executor does not share."""
+    read = plan(path, LEVELS[0])
+    path.rename(path.with_name("u-0"))
+    with pytest.raises(FileNotFoundError, match="does not exist on this executor; the path must be the same") as caught:
+        read()
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "deleted" not in str(caught.value)
+
+
+def test_lost_offsets_begin_after_the_returned_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first segment of a range that was looked up again is read, and the second one is deleted before that."""
+    found = [
+        ByteRange(str(path / name(base)), 0, len(LogBuilder(base).plain(5).plain(5).data), base, False)
+        for base in (0, 10)
+    ]
+    stream = Stream(path, LEVELS[0], failOnDataLoss="false")
+    clean(path, data(0), 0)
+    monkeypatch.setattr(logs.Log, "ranges_again", lambda *_: found)
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert stream() == [*range(10), *range(20, END)]
+    assert "t-0: offsets 10 to 19 cannot be read" in messages(caplog)
+    assert "lost_offsets=10" in messages(caplog)
+
+
+def test_the_error_of_a_deleted_segment_can_be_pickled(path: Path) -> None:
+    read = planned(path, LEVELS[0])
+    (path / name(0)).unlink()
+    with pytest.raises(file_ranges.DeletedSegmentError) as caught:
+        read()
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (type(error), str(error)) == (file_ranges.DeletedSegmentError, str(caught.value))
+    assert (error.first_offset, error.next_offset) == (0, 20)
+
+
+def test_a_truncated_log_names_the_deleted_segment(path: Path) -> None:
+    """The segment that is now the last one was replaced, too."""
+    read = planned(path, LEVELS[0])
+    clean(path, data(20), 20)
+    for base in (40, 60):
+        (path / name(base)).unlink()
+    with pytest.raises(DecodeError, match=r"40\.log was deleted; .*in Spark, call load\(\) again"):
+        read()
 
 
 @pytest.mark.spark

@@ -286,6 +286,11 @@ class Chunks(Iterator[DecodedRecords]):
         return sum_of_counts(self._before.counts, self._reading.counts)
 
     @property
+    def position(self) -> int:
+        """Offset after the batches that have been read so far."""
+        return max(self._before.position, self._reading.position)
+
+    @property
     def error(self) -> DecodeError | None:
         """The first error that was skipped, or that ended reading, with on_error "skip" or "stop"."""
         return self._before.error or self._reading.error or (self._walk_error if self._is_read else None)

@@ -32,7 +32,7 @@ from kcodec.log.segment import (
     tail_of_refused,
     walk_headers,
 )
-from kcodec.log.storage import Entry, FileObject
+from kcodec.log.storage import Entry, FileObject, FileVersion, is_other_file
 from kcodec.log.swaps import Swaps
 from kcodec.log.windows import HeaderWindows, SegmentFile
 
@@ -46,6 +46,7 @@ class Walked:
     next_offset).
 
     anchor:   The last batch of the range when it was walked. It stays the same if the beginning of the range is read.
+    version:  Version of the open file when the end of the range was walked; None if the storage does not report it.
     is_again: Whether the range was looked up again in a segment that replaced the walked one, so that positions of the
               scanner are not positions in it.
     """
@@ -57,6 +58,7 @@ class Walked:
     next_offset: int
     anchor: Anchor | None
     is_again: bool = False
+    version: FileVersion | None = None
 
     def is_intact(self) -> bool:
         """Return whether the file still contains the range."""
@@ -430,11 +432,15 @@ class GrowingLog:
         walked_before, self._anchor = self._anchor, Anchor.of(file, self.scanner.last_position, end)
         before = self.walked[-1] if self.walked else None
         is_next = before is not None and before.segment.path == file.path and before.end == start
+        version = file.version()
         # After the file was replaced, the walk has no anchor, and the range before is not a range of this file.
-        if before is not None and is_next and before.anchor == walked_before:
+        is_other = before is not None and is_other_file(before.version, version)
+        if before is not None and is_next and not is_other and before.anchor == walked_before:
             before.end, before.next_offset, before.anchor = end, self.next_offset, self._anchor
+            before.version = version
         else:
-            self.walked.append(Walked(self._segment, start, end, first, self.next_offset, self._anchor))
+            bounds = start, end, first, self.next_offset
+            self.walked.append(Walked(self._segment, *bounds, self._anchor, version=version))
 
     def _corruption_of(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
         """Return the error of a refused batch, or None if it is not complete yet.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -29,9 +29,9 @@ from kcodec.log.salvage import Loss, ResumePositions
 from kcodec.log.seek import START, IndexDisagreesError, SegmentPosition, find_by_index, find_by_walk, position_of_offset
 from kcodec.log.segment import ZEROS, Segment, Tail, base_offset_of, data_end, walk_headers
 from kcodec.log.splits import DEFAULT_SPLIT_BYTES, Split, cut_segments, tail_between
-from kcodec.log.storage import FileVersion, Storage
+from kcodec.log.storage import FileVersion, Storage, is_other_file
 from kcodec.log.swaps import stable_segments
-from kcodec.log.timeline import Timeline, Transaction, Verdict, walk_segments
+from kcodec.log.timeline import Timeline, Transaction, Verdict, WalkedSegment, walk_segments
 from kcodec.timestamps import warn_of_unit
 
 TYPE_CHECKING = False
@@ -397,23 +397,45 @@ class Log:
         """Return the byte ranges to read after the file at `path` was replaced or removed. The caller knows the outcome
         of transactions.
 
-        attempts: Number of calls for the same offset before. Raise FileNotFoundError if the data was deleted, and
-        DecodeError if the log was truncated.
+        The last segment of this log is the one whose offsets are read. Without an end offset, the ranges end where the
+        segment after it begins now. attempts: Number of calls for the same offset before. Raise FileNotFoundError if
+        the data was deleted, or if it is not certain that it was not, and DecodeError if the log was truncated.
         """
-        self._list_again(path)
+        base = self.segments[-1].base_offset
+        self._list_again(path, is_certain=True)
         last = self.segments[-1]
-        if last.path != path and (last.base_offset or 0) <= base_offset_of(path):
+        if last.path != path and (last.base_offset or 0) < base_offset_of(path):
             # The log cleaner merges no segment into the active one.
             raise DecodeError(
-                "the log was truncated while it was read: this segment is now the last one, and the segments after it "
-                "were deleted; open the log again to read the remaining data",
+                f"the log was truncated while it was read: this segment is now the last one, and {path} was deleted; "
+                "open the log again (in Spark, call load() again) to read the remaining data",
                 position=last.size_in_bytes,
                 path=last.path,
             )
         if attempts >= MAX_LISTINGS:
             self._ignore_versions()
-        ranges, _, _ = self._relisting(partial(self._plan, replace(options, isolation_level="read_uncommitted")))
-        return ranges
+        if options.end_offset is None and base is not None:
+            later = (segment.base_offset or 0 for segment in self.segments)
+            options = replace(options, end_offset=min((each for each in later if each > base), default=None))
+        options = replace(options, isolation_level="read_uncommitted")
+        return self._relisting(partial(self._overlapping_ranges, options), is_certain=True)
+
+    def _overlapping_ranges(self, options: StreamOptions) -> list[ByteRange]:
+        """Return the byte ranges to read. Walk only the segments that contain requested offsets."""
+        start, end = options.start_offset or 0, options.end_offset
+        followings = [*(segment.base_offset or 0 for segment in self.segments[1:]), None]
+        found = [
+            (segment, following)
+            for segment, following in zip(self.segments, followings, strict=True)
+            if (following is None or following > start) and (end is None or (segment.base_offset or 0) < end)
+        ]
+        if not found:
+            return []
+        segments, below = [segment for segment, _ in found], found[-1][1]
+        walked = None
+        if self._is_walked(options):
+            walked = walk_segments(segments, self._limits, options.on_error).segments
+        return list(self._byte_ranges(options, segments, walked, below))
 
     def _ignore_versions(self) -> None:
         """Read the files as they are, because the storage numbers a file again each time."""
@@ -433,21 +455,34 @@ class Log:
         return follow_segments(self.path, self.segments, options, follow, self.log_start_offset)
 
     def _plan(self, options: StreamOptions) -> tuple[list[ByteRange], Verdict, Timeline | None]:
-        # A corrupt base offset misleads the search for an offset.
-        is_searched = options.on_error == "skip" and options.start_offset is not None
-        is_walked = options.isolation_level == "read_committed" or not self._check_crcs or is_searched
-        timeline = self._timeline(options.on_error) if is_walked else None
-        ranges = list(self._byte_ranges(options, timeline))
-        return ranges, self._verdict(options.isolation_level, timeline), timeline
-
-    def _byte_ranges(self, options: StreamOptions, timeline: Timeline | None) -> Iterator[ByteRange]:
-        """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
-        names."""
-        start = max(self.log_start_offset, options.start_offset or 0)
+        timeline = self._timeline(options.on_error) if self._is_walked(options) else None
         walked = None if timeline is None else timeline.segments
         segments = self.segments if walked is None else [each.segment for each in walked]
+        ranges = list(self._byte_ranges(options, segments, walked))
+        return ranges, self._verdict(options.isolation_level, timeline), timeline
+
+    def _is_walked(self, options: StreamOptions) -> bool:
+        """Return whether the headers are read before the records."""
+        # A corrupt base offset misleads the search for an offset.
+        is_searched = options.on_error == "skip" and options.start_offset is not None
+        return options.isolation_level == "read_committed" or not self._check_crcs or is_searched
+
+    def _byte_ranges(
+        self,
+        options: StreamOptions,
+        segments: Sequence[Segment],
+        walked: Sequence[WalkedSegment] | None,
+        below: int | None = None,
+    ) -> Iterator[ByteRange]:
+        """Yield the byte ranges to read: whole segments, without those that are outside the range according to their
+        names.
+
+        walked: The result of a walk over the segments; None without a walk. below: The base offset of the segment after
+        them; None for the end of the log.
+        """
+        start = max(self.log_start_offset, options.start_offset or 0)
         for index, segment in enumerate(segments):
-            following = segments[index + 1].base_offset if index + 1 < len(segments) else None
+            following = segments[index + 1].base_offset if index + 1 < len(segments) else below
             if following is not None and following <= start:
                 continue
             base = segment.base_offset or 0
@@ -466,9 +501,9 @@ class Log:
 
     # Segments that are replaced
 
-    def _relisting(self, call: Callable[[], Result]) -> Result:
+    def _relisting(self, call: Callable[[], Result], *, is_certain: bool = False) -> Result:
         """Return the result of `call`. If the log cleaner has removed a segment since it was listed, list the segments
-        again, and repeat the call."""
+        again, and repeat the call. is_certain: As in `_list_again`."""
         for _ in range(MAX_LISTINGS):
             try:
                 return call()
@@ -476,15 +511,18 @@ class Log:
                 missing = next((one.path for one in self.segments if not self.storage.is_file(one.path)), None)
                 if missing is None:  # a file was renamed to this path in the meantime
                     continue
-                self._list_again(missing)
+                self._list_again(missing, is_certain=is_certain)
         return call()
 
-    def _list_again(self, path: str) -> None:
+    def _list_again(self, path: str, *, is_certain: bool = False) -> None:
         """List the segments again after the file at `path` was replaced or removed.
 
-        Raise FileNotFoundError if its data was deleted. The log cleaner merges a segment that it removes into the
+        Raise FileNotFoundError if its data was deleted. The log cleaner merges a segment that it removes into a
         segment before it, which is then another file. Raise TruncatedError if the segment before it is the same file,
         but shorter: a replica that truncates its log also deletes the later segments.
+
+        is_certain: Whether it must be certain that the segment before it is another file. Otherwise it is enough that
+        its version is new.
         """
         before = {segment.path: segment.version for segment in self.segments}
         if self.path == self.segments[0].path:  # only this file
@@ -495,13 +533,17 @@ class Log:
         base = base_offset_of(path)
         reaching = [segment for segment in found if (segment.base_offset or 0) <= base]
         last = reaching[-1] if reaching else None
-        if last is None or (last.path != path and not _is_merged(before.get(last.path), last.version)):
+        is_deleted = last is None
+        if last is not None and last.path != path and last.base_offset != base:
+            known = before.get(last.path)
+            _check_not_truncated(last.path, known, last.version)
+            is_merged = is_other_file if is_certain else _is_merged
+            is_deleted = not is_merged(known, last.version)
+        if is_deleted:
             raise FileNotFoundError(
                 f"{path}: the segment was deleted while the log was read, and its data from offset {base} on was not "
                 "read; open the log again to continue with the remaining data"
             )
-        if last.path != path:
-            _check_not_truncated(last.path, before.get(last.path), last.version)
         self.segments, self._timelines = tuple(found), {}
 
     # Transactions
@@ -601,8 +643,8 @@ def _tail_loss(timeline: Timeline | None, options: StreamOptions) -> Loss | None
 
 
 def _is_merged(before: FileVersion | None, version: FileVersion | None) -> bool:
-    """Return whether a file has replaced the segment that had the version `before`, so that it may contain the data of
-    the segment after it. A storage without versions cannot show this. A changed file counts, too."""
+    """Return whether a file may have replaced the segment that had the version `before`, so that it may contain the
+    data of the segment after it. A storage without versions cannot show this. A changed file counts, too."""
     return version is not None and not version.is_same(before)
 
 
@@ -613,7 +655,8 @@ def _check_not_truncated(path: str, before: FileVersion | None, version: FileVer
         return
     raise TruncatedError(
         f"the log was truncated while it was read: the segment has {version.size} bytes now, and had {before.size}, "
-        "and the segments after it were deleted; open the log again to read the remaining data",
+        "and the segments after it were deleted; open the log again (in Spark, call load() again) to read the "
+        "remaining data",
         needed=before.size,
         available=version.size,
         position=version.size,

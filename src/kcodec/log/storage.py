@@ -83,6 +83,11 @@ class FileVersion(NamedTuple):
         return not self.is_same(other) and other.modified_ns < self.seen_ns - CLOCK_NS
 
 
+def is_other_file(before: FileVersion | None, version: FileVersion | None) -> bool:
+    """Return whether a file has replaced the one that had the version `before`. Unknown versions cannot show this."""
+    return before is not None and version is not None and before.is_replaced_by(version)
+
+
 def _version_of(found: os.stat_result) -> FileVersion | None:
     if not found.st_ino:  # Windows does not always report it
         return None

@@ -8,7 +8,8 @@ files that they read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: Number of segments before a file that a range knows. If the log cleaner merges more segments, a task that finds its
+#: file missing raises an error.
+PREVIOUS_SEGMENTS = 32
+
+
 @dataclass(frozen=True)
 class RangeOptions:
     """How ranges are read; the same for all ranges of one read. Pickles."""
@@ -51,8 +57,8 @@ class FileRange:
     """One range of one file, with the bounds and the outcomes of the transactions of its partition. Pickles.
 
     next_offset: First offset after the range; None if the range ends with the log.
-    previous:    Segment before the file when the range was planned. If the file is missing, it shows whether the log
-                 cleaner has merged both. None if it is the first segment, or if its predecessor is not known.
+    previous:    Segments before the file when the range was planned, in order, at most PREVIOUS_SEGMENTS. If the file
+                 is missing, they show whether the log cleaner has merged it into one of them.
     """
 
     byte_range: ByteRange
@@ -63,29 +69,41 @@ class FileRange:
     start_offset: int | None
     end_offset: int | None
     next_offset: int | None
-    previous: logs.Segment | None
+    previous: tuple[logs.Segment, ...]
 
     @property
     def name(self) -> str:
         """The topic and the partition."""
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def end(self) -> int | None:
+        """The offset at which reading ends; None if the range ends with the log."""
+        return min((offset for offset in (self.next_offset, self.end_offset) if offset is not None), default=None)
+
 
 class DeletedSegmentError(FileNotFoundError):
     """The file of a range was deleted after the range was planned. first_offset, next_offset: The offsets that were not
     read; next_offset is None if the range ends with the log."""
 
-    def __init__(self, each: FileRange) -> None:
-        self.range = each
-        path = each.byte_range.path
-        self.first_offset = max(each.byte_range.first_offset, base_offset_of(path), each.start_offset or 0)
-        ends = [offset for offset in (each.next_offset, each.end_offset) if offset is not None]
-        self.next_offset = min(ends, default=None)
+    def __init__(self, path: str, partition: str, first_offset: int, next_offset: int | None) -> None:
+        self.first_offset, self.next_offset = first_offset, next_offset
+        self._arguments = path, partition, first_offset, next_offset
         super().__init__(
-            f"{path}: the segment of {each.name} was deleted after the read was planned, and its data "
-            f"from offset {self.first_offset} on was not read; call load() or decode_in_arrow() again to read the "
+            f"{path}: the segment of {partition} was deleted after the read was planned, and its data "
+            f"from offset {first_offset} on was not read; call load() or decode_in_arrow() again to read the "
             "remaining data"
         )
+
+    @classmethod
+    def of(cls, each: FileRange, position: int) -> DeletedSegmentError:
+        """Return the error for the rest of a range, from the offset `position` on."""
+        path = each.byte_range.path
+        first_offset = max(each.byte_range.first_offset, base_offset_of(path), each.start_offset or 0, position)
+        return cls(path, each.name, first_offset, each.end)
+
+    def __reduce__(self) -> tuple[type[DeletedSegmentError], tuple[str, str, int, int | None]]:
+        return type(self), self._arguments
 
 
 Task = tuple[FileRange, ...]
@@ -111,12 +129,12 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions) -> list[Task]:
         total = sum(_size(each) for each in found)
         split_bytes, packed_bytes = max(1, min(split_bytes, -(-total // options.min_partitions))), 0
     ranges: list[FileRange] = []
-    bases_in = lru_cache(maxsize=1)(_bases_in)  # the files of one directory come one after the other
+    segments_in = lru_cache(maxsize=1)(_segments_in)  # the files of one directory come one after the other
     for each, log in zip(found, opened, strict=True):
         start, end = _start(options, log), _end(options.ending, log, options.on_error)
         if start is not None and end is not None and start > end:
             raise ValueError(f"the start offset {start} is greater than the end offset {end} for {_name(log)}")
-        previous, below = _neighbors(log, bases_in)
+        previous, below = _neighbors(log, segments_in)
         ranges += _in_segments(_cut(log, reading, start, end, split_bytes, previous, below), each)
     return list(packed(ranges, packed_bytes))
 
@@ -162,7 +180,13 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
         try:
             yield from renamed.batches(chunks)
         except FileNotFoundError as error:
-            raise DeletedSegmentError(each) from error
+            directory = Path(each.byte_range.path).parent
+            if not directory.is_dir():
+                raise FileNotFoundError(
+                    f"{directory}: this directory does not exist on this executor; the path must be the same on the "
+                    "driver and on all executors"
+                ) from error
+            raise DeletedSegmentError.of(each, chunks.position) from error
         source_name = f"{each.byte_range.path} from byte {each.byte_range.start} on"
         convert.log_counts(source_name, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
 
@@ -192,7 +216,7 @@ def _read_again(each: FileRange, options: StreamOptions, path: str, position: in
     is_segment = SEGMENT.match(file.name) is not None  # also of a .swap file
     base, byte_range = base_offset_of(str(file)) if is_segment else None, _as_here(each.byte_range)
     segment = logs.Segment(str(file), base, False, byte_range.storage, byte_range.version)
-    previous = [] if each.previous is None else [_as_here(each.previous)]
+    previous = [_as_here(one) for one in each.previous]
     log = logs.Log(
         directory if is_segment else str(file),
         [*previous, segment],
@@ -202,8 +226,7 @@ def _read_again(each: FileRange, options: StreamOptions, path: str, position: in
         check_crcs=options.check_crcs,
         limits=options.limits,
     )
-    ends = [offset for offset in (each.next_offset, each.end_offset) if offset is not None]
-    options = replace(options, start_offset=position, end_offset=min(ends, default=None))
+    options = replace(options, start_offset=position, end_offset=each.end)
     ranges = log.ranges_again(path, options, attempts)
     return Chunks(ranges, each.outcomes, options, again=partial(_read_again, each, options))
 
@@ -211,7 +234,9 @@ def _read_again(each: FileRange, options: StreamOptions, path: str, position: in
 def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
     """Read a ``.log`` file or a partition directory by itself, without the files next to it."""
     log = _open(str(local_path(path)), reading, topic, partition)
-    yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
+    previous, below = _neighbors(log, _segments_in)
+    bounds = reading.start_offset, reading.end_offset
+    yield from read_ranges(_cut(log, reading, *bounds, DEFAULT_SPLIT_BYTES, previous, below), reading)
 
 
 def _reads_segments_alone(options: SourceOptions) -> bool:
@@ -231,25 +256,38 @@ def _size(found: FoundPartition) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _bases_in(directory: str) -> list[int]:
-    """Return the base offsets of the segments in a directory, in order."""
-    return sorted(int(file.stem) for file in Path(directory).iterdir() if SEGMENT.fullmatch(file.name))
+def _segments_in(directory: str) -> list[logs.Segment]:
+    """Return the segments in a directory, in order, with their versions."""
+    storage = logs.Segment(directory, None, is_active=False).storage  # the local one
+    return [
+        logs.Segment(storage.join(directory, entry.name), base_offset_of(entry.name), False, storage, entry.version)
+        for entry in sorted(storage.list(directory))
+        if SEGMENT.fullmatch(entry.name)
+    ]
 
 
-def _neighbors(log: logs.Log, bases_in: Callable[[str], list[int]]) -> tuple[logs.Segment | None, int | None]:
-    """Return the segment before a file that is read alone, and the base offset of the segment after it."""
+def _neighbors(
+    log: logs.Log, segments_in: Callable[[str], list[logs.Segment]]
+) -> tuple[Sequence[logs.Segment], int | None]:
+    """Return the segments before a file that is read alone, and the base offset of the segment after it."""
     file = Path(log.path)
     if log.path != log.segments[0].path or not SEGMENT.fullmatch(file.name):
-        return None, None
-    own = int(file.stem)
-    bases = bases_in(str(file.parent))
-    before = max((base for base in bases if base < own), default=None)
-    previous = None
-    if before is not None:
-        path = str(file.with_name(f"{before:020}.log"))
-        entry = log.storage.entry(path)
-        previous = None if entry is None else logs.Segment(path, before, False, log.storage, entry.version)
-    return previous, min((base for base in bases if base > own), default=None)
+        return [], None
+    segments = segments_in(str(file.parent))
+    at = bisect_left(segments, int(file.stem), key=_base)
+    following = at + (at < len(segments) and _base(segments[at]) == int(file.stem))
+    return segments[max(at - PREVIOUS_SEGMENTS, 0) : at], (
+        _base(segments[following]) if following < len(segments) else None
+    )
+
+
+def _base(segment: logs.Segment) -> int:
+    return segment.base_offset or 0
+
+
+def previous_segments(segments: Sequence[logs.Segment]) -> dict[str, tuple[logs.Segment, ...]]:
+    """Return, by the path of each segment, the segments before it, at most PREVIOUS_SEGMENTS."""
+    return {segment.path: tuple(segments[max(at - PREVIOUS_SEGMENTS, 0) : at]) for at, segment in enumerate(segments)}
 
 
 def _name(log: logs.Log) -> str:
@@ -361,17 +399,15 @@ def _cut(
     start: int | None,
     end: int | None,
     split_bytes: int,
-    previous: logs.Segment | None = None,
+    previous: Sequence[logs.Segment] = (),
     below: int | None = None,
 ) -> Iterator[FileRange]:
     """Yield the ranges that hold offsets in [start, end), each with the outcomes of its own transactions.
 
-    previous, below: The segment before the log, and the first offset after it, if the log is one file of a directory.
+    previous, below: The segments before the log, and the first offset after it, if the log is one file of a directory.
     """
     outcomes = log.verdict(reading.isolation_level, on_error=reading.on_error)
-    earlier: dict[str, logs.Segment | None] = {}
-    for segment in log.segments:
-        earlier[segment.path], previous = previous, segment
+    earlier = previous_segments([*previous, *log.segments])
     versions = {segment.path: segment.version for segment in log.segments}
 
     def planned(byte_range: ByteRange, size: int, next_offset: int | None) -> FileRange:
@@ -379,7 +415,7 @@ def _cut(
         part = outcomes.between(first, HIGHEST_LONG if next_offset is None else next_offset)
         byte_range = replace(byte_range, version=versions.get(path))
         return FileRange(
-            *(byte_range, size, part, log.topic, log.partition, start, end, next_offset), earlier.get(path)
+            *(byte_range, size, part, log.topic, log.partition, start, end, next_offset), earlier.get(path, ())
         )
 
     if reading.on_error == "skip":

@@ -26,7 +26,14 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import offset_options, planner
 from kcodec.spark.columns import SparkColumn
 from kcodec.spark.file_options import SourceOptions, parse_options
-from kcodec.spark.file_ranges import FileRange, RangeOptions, Task, packed
+from kcodec.spark.file_ranges import (
+    PREVIOUS_SEGMENTS,
+    FileRange,
+    RangeOptions,
+    Task,
+    packed,
+    previous_segments,
+)
 from kcodec.spark.paths import FoundPartition, find_partitions
 from kcodec.spark.planner import StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
@@ -102,13 +109,15 @@ class GrowingPartition:
         self.topic_id = _topic_id(log.path)
         self._options = options
         self._pieces: list[Walked] = []
-        self._segments: dict[str, logs.Segment] = {}  # with their versions, in order of offsets
         self._aborted: list[AbortedTransaction] = []
         self._is_committed = options.reading.isolation_level == "read_committed"
         first, position = log.segments[0], START
         if not self._is_committed and start is not None:  # no transaction to look for below the start
             first = [first, *(each for each in log.segments[1:] if (each.base_offset or 0) <= start)][-1]
             position = position_of_offset(first, start, options.files.limits)
+        before = log.segments[: log.segments.index(first)]
+        # With their versions. Also the segments before walked ones.
+        self._segments: dict[str, logs.Segment] = {segment.path: segment for segment in before[-PREVIOUS_SEGMENTS:]}
         self._growing = GrowingLog(log.path, first, options.files.limits, is_alone=False)
         self._growing.begin_at(position.position, position.first_offset)
 
@@ -124,8 +133,8 @@ class GrowingPartition:
             except (FileNotFoundError, DecodeError) as error:
                 raise ChangedLogError from error
             for piece in growing.walked:
-                self._segments.setdefault(piece.segment.path, _with_version(piece.segment))
-            self._pieces += growing.walked
+                self._note(replace(piece.segment, version=piece.version))
+                self._pieces.append(piece)
             growing.walked.clear()
             for producer_id, _epoch, first, _last, marker, control_type, *_rest in growing.scanner.finished:
                 if self._is_committed and control_type == ABORT and 0 <= first < marker:
@@ -134,6 +143,14 @@ class GrowingPartition:
         if growing.corruption is not None:
             raise growing.corruption
         return self.end
+
+    def _note(self, walked: logs.Segment) -> None:
+        """Note the version of a walked file. If the file has replaced another one, keep the version of the other one,
+        because positions in both were walked: the partition is then stale."""
+        known = self._segments.get(walked.path)
+        is_replaced = known is not None and _is_replaced(known, walked)
+        if not is_replaced or all(piece.segment.path != walked.path for piece in self._pieces):
+            self._segments[walked.path] = walked
 
     @property
     def end(self) -> int:
@@ -156,25 +173,40 @@ class GrowingPartition:
         """Forget offsets that are not read again."""
         self._pieces = [piece for piece in self._pieces if piece.next_offset > below]
         paths = {piece.segment.path for piece in self._pieces}
-        known = [*self._segments.values()]
-        self._segments = {
-            segment.path: segment
-            for segment, following in zip(known, [*known[1:], None], strict=False)
-            if segment.path in paths or (following is not None and following.path in paths)
-        }
+        known = self._known()
+        first = next((at for at, segment in enumerate(known) if segment.path in paths), len(known))
+        self._segments = {segment.path: segment for segment in known[max(first - PREVIOUS_SEGMENTS, 0) :]}
         self._aborted = [one for one in self._aborted if one.last_offset is None or one.last_offset >= below]
 
     def is_stale(self) -> bool:
-        """Return whether a walked segment was deleted, or replaced by a compacted one."""
+        """Return whether a walked segment was deleted, or replaced by a compacted one. Note the present versions of the
+        other ones.
+
+        The version of a segment is read before that of the segment after it. If the latter exists, the former does not
+        contain its data yet, so that only a later version can show that both were merged.
+        """
         paths = {piece.segment.path for piece in self._pieces}
-        return any(_is_replaced(self._segments[path]) for path in paths)
+        present: dict[str, logs.Segment] = {}
+        for segment in self._known():
+            entry = segment.storage.entry(segment.path)
+            now = None if entry is None else replace(segment, version=entry.version)
+            if segment.path in paths and (now is None or _is_replaced(segment, now)):
+                return True
+            if now is not None:
+                present[segment.path] = now
+        self._segments = present
+        return False
+
+    def _known(self) -> list[logs.Segment]:
+        """Return the segments in order."""
+        return sorted(self._segments.values(), key=lambda segment: segment.base_offset or 0)
 
     def file_ranges(self, requested: OffsetRange) -> Iterator[FileRange]:
         """Yield the byte ranges of complete batches that contain a range of offsets."""
         self._cut(requested.start, lambda batch: batch.next_offset > requested.start)
         self._cut(requested.end, lambda batch: batch.base_offset >= requested.end)
         outcomes = logs.Verdict.of_aborted(self._aborted, self.start_offset)
-        earlier = dict(zip(self._segments, [None, *self._segments.values()], strict=False))
+        earlier = previous_segments(self._known())
         for piece in self._pieces:
             if piece.next_offset > requested.start and piece.first_offset < requested.end:
                 segment, first = piece.segment, piece.first_offset
@@ -365,18 +397,9 @@ class FileStream(StreamState):
         }
 
 
-def _with_version(segment: logs.Segment) -> logs.Segment:
-    """Return a segment with the present version of its file."""
-    entry = segment.storage.entry(segment.path)
-    return replace(segment, version=None if entry is None else entry.version)
-
-
-def _is_replaced(segment: logs.Segment) -> bool:
-    """Return whether a segment was deleted, or another file has its name."""
-    entry = segment.storage.entry(segment.path)
-    if entry is None or segment.version is None or entry.version is None:
-        return entry is None
-    return segment.version.is_replaced_by(entry.version)
+def _is_replaced(before: logs.Segment, now: logs.Segment) -> bool:
+    """Return whether another file has the name of a segment. Unknown versions cannot show this."""
+    return before.version is not None and now.version is not None and before.version.is_replaced_by(now.version)
 
 
 def _topic_id(path: str) -> str | None:
