@@ -179,7 +179,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
 
 
 def reading_on(text: str) -> str:
-    """Return an example that calls `read` in place of its only `poll(10.0)`, which may return fewer than all records."""
+    """Return an example that calls `read` in place of its only `poll(10.0)`, which may return fewer records."""
     changed, count = re.subn(r"(\w+)\.poll\(10\.0\)", r"read(\1)", text)
     assert count == 1
     return changed
