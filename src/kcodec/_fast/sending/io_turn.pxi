@@ -67,8 +67,8 @@ cdef extern from *:
     void kc_store(int *flag, int value) nogil
     int kc_load(int *flag) nogil
 
-# Maximum number of sleeps, of about 80 us each, of a thread that waits for the I/O thread. The I/O thread usually needs
-# less time, unless a callback blocks it.
+# Maximum number of sleeps, of about 80 us each, of a thread that pauses for the I/O thread. The I/O thread usually
+# needs less time, unless a callback blocks it.
 cdef enum:
     _MOST_NAPS = 25
 # Maximum time of one wait in seconds. The I/O thread then waits again.
