@@ -14,7 +14,7 @@ asyncio: `aio.Producer.send` compared with aiokafka, all results awaited at the 
 
 A slice is a process, warmed by a tenth of its records. A round is one slice of each client, as `measure.take_turns` has
 it. Elapsed time and processor time of the broker are compared as well. With `--before CHECKOUT`, a built checkout of an
-earlier commit takes part in the cells, and the ratios to it are reported: none of the three times may rise.
+earlier commit takes part in the cells. The ratios to it are reported.
 """
 
 from __future__ import annotations

@@ -1603,11 +1603,11 @@ class SendLock:
 class IoTurn:
     """Whether the I/O thread of a client has urgent work. Internal.
 
-    is_urgent: threads that send step aside while the I/O thread works. The I/O thread sets it, and a thread that sends
-        the first record to a topic.
+    is_urgent: threads that send pause while the I/O thread works. The I/O thread sets it, and a thread that sends the
+        first record to a topic.
     helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
     cannot_wait: whether the I/O thread cannot wait with `wait`, so that the end of its work is unknown. No thread then
-        steps aside.
+        pauses.
     """
 
     helpers: int
@@ -1615,7 +1615,7 @@ class IoTurn:
     def __init__(self) -> None: ...
     @property
     def is_urgent(self) -> bool:
-        """Whether threads that send step aside."""
+        """Whether threads that send pause."""
     @is_urgent.setter
     def is_urgent(self, value: bool) -> None: ...
     def wait(self, fd: int, timeout: float | None) -> bool | None:

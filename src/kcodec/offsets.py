@@ -158,9 +158,14 @@ def _hint(value: Any) -> str:
     if kind.__name__ == OffsetAndMetadata.__name__ and not isinstance(value, OffsetAndMetadata):
         return f" of {kind.__module__}; import it from kcodec"
     if kind.__name__ == "ListedOffset":  # of kcodec.cluster, which this module does not import
+        if value.offset < 0:
+            return ", which means that no record was found; call seek_to_end() to continue at the end"
         return f"; pass its attribute offset, which is {value.offset}"
     if value is None:
-        return "; offsets_for_times() returns None for a partition that has no record at or after the time"
+        return (
+            "; offsets_for_times() returns None for a partition that has no record at or after the time; call"
+            " seek_to_end() to continue at the end"
+        )
     return ""
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import resource
 import socket
@@ -71,6 +72,14 @@ def framed(request: bytes) -> bytes:
 def test_invalid_frame_closes_its_connection(data: bytes) -> None:
     with Broker() as broker:
         assert is_closed(connected(broker, data))
+
+
+def test_tls_at_a_plaintext_listener_is_logged_with_its_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    """The remedy was that of a client which connects to a listener with TLS."""
+    caplog.set_level(logging.INFO, "kcodec")
+    with Broker() as broker:
+        assert is_closed(connected(broker, bytes.fromhex("1603010200010001fc0303")))
+    assert "this listener does not use TLS; set security_protocol of the client to PLAINTEXT or SASL_PL" in caplog.text
 
 
 def test_requests_before_an_invalid_frame_get_their_responses() -> None:

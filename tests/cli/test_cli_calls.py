@@ -286,6 +286,27 @@ def test_a_table_takes_its_widths_from_its_first_rows() -> None:
     assert stdout.getvalue() == b"name      n  x\na         1  -\nlonger  100  yes\n"
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_stdout_without_a_descriptor_has_no_reader_to_check(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    """For example the stdout of a notebook: `kcodec consume` failed when it had waited for the first records."""
+    stdout = io.StringIO()
+    if is_closed:
+        stdout.close()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    Output().check_reader()
+
+
+def test_a_pipe_without_a_reader_is_noticed_before_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        Output().check_reader()
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            Output().check_reader()
+        monkeypatch.undo()
+
+
 def test_the_script_that_an_installation_makes_is_the_program() -> None:
     pyproject = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
     module, _, function = pyproject["project"]["scripts"]["kcodec"].partition(":")

@@ -29,11 +29,13 @@ from confluent_kafka.serialization import StringDeserializer, StringSerializer
 import kcodec.compat.confluent as facade
 from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic
+from kcodec.client.properties import DOTTED_IN_LIBRDKAFKA, librdkafka_names
 from kcodec.compat import _confluent_messages
 from kcodec.compat._confluent_options import (
     ACCEPTED,
     DEFAULT_FETCH_WAIT_MS,
     DEFAULT_REQUEST_TIMEOUT_MS,
+    Settings,
     settings_of,
 )
 from kcodec.consumer.options import ConsumerConfig
@@ -396,6 +398,9 @@ def test_invalid_configurations_raise_the_same(unreachable: Kit) -> None:
     [
         ({"auto.offset.reset": "erliest"}, "auto.offset.reset must be one of earliest"),
         ({"session.timeout.ms": -5}, "session.timeout.ms must be a number of at least 1, not -5"),
+        ({"auto.offset.reset": "session_timeout_ms"}, "not 'session_timeout_ms'"),
+        ({"auto.offset.reset": "it's linger_ms"}, 'not "it\'s linger_ms"'),
+        ({"partitioner": "linger_ms"}, "\"partitioner\": 'linger_ms'"),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN"},
             "sasl.username is missing; sasl.mechanisms=",
@@ -409,6 +414,19 @@ def test_errors_have_the_names_of_the_settings(settings: dict[str, Any], text: s
     assert text in caught.value.args[0].str()
     with pytest.raises(KafkaException, match=r"message\.timeout\.ms must be a number of at least 1, not -3"):
         ours(NOWHERE).producer({"bootstrap.servers": NOWHERE, "message.timeout.ms": -3})
+
+
+def test_errors_prefer_the_names_that_programs_use() -> None:
+    """librdkafka has two names for some options. Errors had names such as queue.buffering.max.ms."""
+    text = "the broker's linger_ms, the clients' bootstrap_servers, sasl_plain_username of 'linger_ms', retry"
+    assert Settings().with_names(text) == (
+        "the broker's linger.ms, the clients' bootstrap.servers, sasl.username of 'linger_ms', retry"
+    )
+    values = {"bootstrap_servers": NOWHERE, "compression_type": "lz4", "sasl_mechanism": "PLAIN"}
+    for option in sorted(DOTTED_IN_LIBRDKAFKA):
+        name = librdkafka_names()[option]
+        assert name == option.replace("_", ".")
+        confluent_kafka.Producer({name: values.get(option, 1), "log_level": 0})  # which refuses unknown names
 
 
 def test_a_name_that_no_topic_can_have_is_refused(unreachable: Kit) -> None:

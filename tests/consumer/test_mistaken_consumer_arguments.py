@@ -15,6 +15,7 @@ import pytest
 from kcodec import read_topic
 from kcodec.broker import Broker
 from kcodec.client import Consumer, GroupTransactSession, aio
+from kcodec.cluster.list_offsets import ListedOffset
 from kcodec.offsets import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -35,7 +36,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "seek to no result of offsets_for_times": (
         lambda consumer: consumer.seek(ORDERS, consumer.offsets_for_times({ORDERS: 2**42})[ORDERS]),
-        r"got None; offsets_for_times\(\) returns None for a partition that has no record at or after the time",
+        r"got None; offsets_for_times\(\) returns None for a partition that has no record at or after the time; call"
+        r" seek_to_end\(\) to continue at the end",
+    ),
+    "seek to a result of list_offsets without a record": (
+        lambda consumer: consumer.seek(ORDERS, ListedOffset(-1)),
+        r"got ListedOffset\(offset=-1.*\), which means that no record was found; call seek_to_end\(\) to continue at",
     ),
     "callback": (lambda consumer: consumer.commit_async({ORDERS: 5}, callback=5), "callback: expected a function"),
     "on_assigned": (

@@ -219,6 +219,22 @@ def test_a_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     assert {epoch for _, _, epoch, _ in log.records} == {0}  # certainly not written: no new epoch is needed
 
 
+def test_the_error_of_a_record_larger_than_a_segment_names_segment_bytes() -> None:
+    """It named max.message.bytes, which allows the record."""
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.faults = faults_for(Fault(code=ErrorCode.RECORD_LIST_TOO_LARGE))
+    sent = rig.send("orders", b"x" * 500)
+    rig.flush()
+    assert isinstance(sent.error, BrokerError) and sent.error.code == ErrorCode.RECORD_LIST_TOO_LARGE
+    text = (
+        "the batch with this record has 570 bytes, more than segment.bytes of the topic allows; send a smaller record"
+    )
+    assert f"{text}, or increase segment.bytes" in str(sent.error)
+    assert "max.message.bytes" not in str(sent.error)
+
+
 @pytest.mark.parametrize("compression_type", ["none", "gzip"])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_record_with_too_large_headers_fails_alone(compression_type: str, is_first: bool) -> None:

@@ -85,6 +85,19 @@ def test_what_is_no_kafka_is_said_to_be_something_else(start: bytes, text: str) 
         FrameReader(100 * 1024 * 1024).feed(start)
 
 
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (b"GET / HTTP/1.1", "the peer uses HTTP instead of the Kafka protocol; check the host and the port"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "this listener does not use TLS; set .* to PLAINTEXT or SASL_PLAINTEXT"),
+        (b"\x7f\xff\xff\xff", "exceeds max_response_bytes=104857600; the peer may also use TLS or HTTP"),
+    ],
+)
+def test_a_broker_names_the_remedy_of_its_listener(start: bytes, text: str) -> None:
+    with pytest.raises(DecodeError, match=text):
+        FrameReader(100 * 1024 * 1024, is_broker=True).feed(start)
+
+
 @pytest.mark.parametrize("length", [11, -1])
 @pytest.mark.parametrize("count", [1, 2, 20_000])
 def test_frames_before_an_invalid_length_are_returned_first(length: int, count: int) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A producer that is stopped (SIGSTOP) before each wire step, until its transaction has timed out and another one with
-its transactional id has taken over; then it goes on, and must be told that it is fenced.
+its transactional id has taken over; then it goes on, and must raise the error that it is fenced.
 
     python tests/prove/prove_stopped_producers.py [--clusters 4.4.0/2 4.4.0/0 ...] [--results FOLDER]
 
 Before each step means: behind each answer. A proxy holds the answer, the process is stopped, the answer let go; the
 next request is what it sends when it goes on. Both do the same work, as a job that is started again does: take the id
 over, look at the committed offset whether the work is done, write it and the offset in one transaction. Three rounds:
-another producer takes over after the transaction's time-out; one takes over before it; nobody does, and the producer
+another producer takes over after the transaction's time-out; one takes over before it; none does, and the producer
 must say that its transaction timed out. The log is read by librdkafka's read_committed consumer. The control does the
 same work without a transactional id: it must show duplicates.
 """
@@ -49,7 +49,8 @@ TRANSACTION_SECONDS = 2.0
 TIMED_OUT_SECONDS = TRANSACTION_SECONDS + 1.5
 WORKER_SECONDS = 60
 CONTROL = "control"
-ROUNDS = ("after the time-out", "before the time-out", "nobody", CONTROL)
+NOT_TAKEN_OVER = "not taken over"
+ROUNDS = ("after the time-out", "before the time-out", NOT_TAKEN_OVER, CONTROL)
 SKIPPED = "skipped"  # the work was done already
 OPENING = ("AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit")
 CODES = ("error_code", "partition_error_code")
@@ -67,7 +68,7 @@ class Job:
     transactional: bool
 
     def do(self) -> tuple[str, Exception | None]:
-        """Do it, if it is not done; what the producer told of it."""
+        """Do the work if it is not done. Return its outcome and the error that the producer raised."""
         options: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "client_id": self.client_id,
@@ -102,7 +103,7 @@ class Job:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """The process that is stopped: says as a line of JSON what it was told."""
+    """Run as the process that is stopped. Print the outcome and the error that was raised as a line of JSON."""
     servers, topic, name, client_id, transactional = arguments.worker
     outcome, error = Job(servers, topic, name, client_id, transactional == "True").do()
     print(json.dumps({"outcome": outcome, "error": type(error).__name__ if error else "", "text": str(error or "")}))
@@ -188,14 +189,14 @@ class Stopper:
     def _take_over(self, step: Step) -> None:
         if self.takeover not in ("before the time-out", CONTROL):
             time.sleep(TIMED_OUT_SECONDS)
-        if self.takeover != "nobody":
+        if self.takeover != NOT_TAKEN_OVER:
             job = Job(self.kafka.admin_servers, self.topic, step.name, f"{step.name}-successor", self.transactional)
             step.successor, error = job.do()
             if step.successor not in (COMMITTED, SKIPPED):
                 step.faults.append(f"the one that took over: {step.successor}, {error!r}")
 
     def _judge(self, step: Step) -> None:
-        """What must have been told: nothing but the log disproves "committed" or "aborted", which comes later."""
+        """Check which error was raised. Only the log disproves "committed" or "aborted", which comes later."""
         error, outcome = step.reported["error"], step.reported["outcome"]
         if not self.transactional:
             return
@@ -203,7 +204,7 @@ class Stopper:
         ended = "EndTxn" in step.came_before
         if not owned or ended:
             wanted = {""}  # it takes the id over itself when it goes on; or had committed
-        elif self.takeover == "nobody":
+        elif self.takeover == NOT_TAKEN_OVER:
             wanted = {"yes": {TIMED_OUT}, "no": {""}, "perhaps": {TIMED_OUT, ""}}[step.opened]
         else:
             wanted = {FENCED}
@@ -216,7 +217,7 @@ class Stopper:
 
 
 def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Findings]:
-    """All steps of one round, and the log held against what was told."""
+    """Run all steps of one round, and compare the log with the reported outcomes."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     with KafkaProxy(kafka.bootstrap_servers, keep_bytes=True) as proxy:
         stopper = Stopper(kafka, proxy, topic, takeover)
@@ -225,7 +226,7 @@ def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Findings]:
             steps = list(pool.map(stopper.run, numbers))
     if takeover != CONTROL:
         end_open_transactions(kafka.admin_servers, [step.name for step in steps])
-    # The worker that counted the steps was told that it committed, as every one that nothing disturbs.
+    # The worker that counted the steps reported that it committed, as every worker that nothing disturbs.
     outcomes = {step.name: outcome_of(step) for step in steps} | {f"{topic}-steps": COMMITTED}
     written = [
         Written(name, 0, make_records(name, 0, range(PARTITIONS), 2), outcome) for name, outcome in outcomes.items()
@@ -240,7 +241,7 @@ def outcome_of(step: Step) -> str:
 
 
 def main() -> int:
-    """0 if every stopped producer was told the truth and the log holds nothing twice."""
+    """Return 0 if every stopped producer raised the right error and the log has no duplicates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS)
     parser.add_argument("--rounds", nargs="+", default=ROUNDS, choices=ROUNDS)
@@ -264,12 +265,11 @@ def main() -> int:
                     bad += len(faults) + findings.faults
                 counts = Counter(step.reported["error"] or "no error" for step in steps)
                 reported = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-                lines.append(
-                    f"{cluster:8} taken over {takeover:20} stopped {len(steps)} times: {reported} | {findings.line()}"
-                )
+                label = takeover if takeover == NOT_TAKEN_OVER else f"taken over {takeover}"
+                lines.append(f"{cluster:8} {label:31} stopped {len(steps)} times: {reported} | {findings.line()}")
                 print(lines[-1], *faults, *findings.examples, sep="\n    ", flush=True)
     add_results(arguments.results, "stopped-producers", lines)
-    print(f"{len(lines)} rounds: {'every one was told the truth' if not bad else f'{bad} faults'}")
+    print(f"{len(lines)} rounds: {'every error was the right one' if not bad else f'{bad} faults'}")
     return bool(bad)
 
 

@@ -6,7 +6,7 @@ has done its work; then it goes on, and must neither write twice nor lose its wa
 
 At each step means: a proxy holds the request, so that it comes late, or its answer; the process is stopped, another
 session of the group copies what there is, then what was held is let go and the process goes on. More records come, and
-both must copy them. The log is read from disk: every record once, in order. The stopped one must have been told that
+both must copy them. The log is read from disk: every record once, in order. The stopped one must have raised that
 its transaction was aborted, or that it is fenced; afterwards it is usable, or its error says "recreate" or "stop".
 """
 
@@ -93,7 +93,7 @@ def options(servers: str, group: str, name: str, source: str, protocol: str) -> 
 
 @dataclass
 class Reported:
-    """What a session was told of its transactions that did anything. last: of the last one."""
+    """The outcomes that a session reported of its transactions that did anything. last: that of the last one."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     last: str = ""
@@ -102,7 +102,7 @@ class Reported:
 
 
 def copy(api_name: str, given: dict[str, Any], target: str, is_over: threading.Event) -> Reported:
-    """Copy until told to end, or nothing more can be done."""
+    """Copy until `is_over` is set, or nothing more can be done."""
     reported = Reported()
     with APIS[api_name](**given) as session:
         while not is_over.is_set() and not reported.ended_by:
@@ -124,7 +124,7 @@ def copy(api_name: str, given: dict[str, Any], target: str, is_over: threading.E
 
 
 def work(api_name: str, servers: str, group: str, name: str, source: str, target: str, protocol: str) -> None:
-    """The process that is stopped; at SIGTERM it says what it was told."""
+    """Run as the process that is stopped. At SIGTERM, print the outcomes that the session reported."""
     is_over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_over.set())
     reported = copy(api_name, options(servers, group, name, source, protocol), target, is_over)
@@ -281,7 +281,7 @@ def main() -> int:
                 ended = Counter(one.reported.get("ended_by") or "usable" for one in done)
                 lines.append(
                     f"{row:17} {api_name:8} stopped at {len(done)} steps: every record once and in order but for "
-                    f"{len(faults)} faults; afterwards {dict(ended)}; told {dict(kinds)} "
+                    f"{len(faults)} faults; afterwards {dict(ended)}; raised {dict(kinds)} "
                     f"[{time.monotonic() - begin:.0f} s]"
                 )
                 print(lines[-1], *faults, sep="\n    ", flush=True)

@@ -38,7 +38,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: Server, listener: Listener) -> None:
         self._server = server
-        self._reader = FrameReader(server.core.settings.max_request_bytes)
+        self._reader = FrameReader(server.core.settings.max_request_bytes, is_broker=True)
         self._reader.set_limit(server.core.settings.max_request_bytes, "max_request_bytes")
         self._frames: deque[bytes | memoryview] = deque()
         #: The bytes of requests that are not handled yet: those that wait, and with a part of one that has arrived.

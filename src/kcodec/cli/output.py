@@ -104,8 +104,12 @@ class Output:
         not notice this."""
         if self._stdout is not None or sys.stdout is None or not hasattr(select, "poll"):  # Windows has no poll
             return
-        descriptor = sys.stdout.fileno()
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        try:
+            descriptor = sys.stdout.fileno()
+            is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+        except (OSError, ValueError):  # stdout has no descriptor, as in a notebook, or is closed
+            return
+        if not is_pipe:
             return
         poll = select.poll()
         poll.register(descriptor, 0)

@@ -22,7 +22,7 @@ class CommandError(Exception):
 
 #: The largest number of seconds or minutes of an option. In milliseconds, it fits into 64 bits.
 MAX_NUMBER = 10**12
-#: Options of Kafka's own tools, and what to write instead in a command that has the first word as an option.
+#: Option of Kafka's tools -> the option of kcodec. Suggested only by commands that have this option.
 OF_KAFKA_TOOLS = {
     "--to-earliest": "--to earliest",
     "--to-latest": "--to latest",
@@ -100,9 +100,9 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("-"):
                 options = [option for option in self._option_string_actions if len(option) > 2 or len(name) == 2]
                 instead = OF_KAFKA_TOOLS.get(name, "")
-                is_known = instead.split(" ")[0] in options
-                hint = f"; write {instead}" if is_known else nearest(name, options)
-                raise UsageError(f"unknown option {name!r}{hint} (see {self.prog} --help)")
+                if instead.split(" ")[0] in options:
+                    raise UsageError(f"unknown option {name!r}; write {instead} (see {self.prog} --help)")
+                raise UsageError(f"unknown option {name!r}{nearest(name, options)} (see {self.prog} --help)")
             raise UsageError(f"unexpected argument {argument!r} (see {self.prog} --help)")
         if self._known_actions and known.action not in self._known_actions:
             suggestion = nearest(known.action, self._known_actions)

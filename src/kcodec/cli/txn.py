@@ -169,7 +169,7 @@ def _logs(files: list[str], problems: list[Exception]) -> Iterator[tuple[Log, Lo
 
 
 def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
-    # The time after a record was read: a running broker appends records while the command reads.
+    # Ages are computed after a record is read, because a running broker appends records meanwhile.
     fixed = None if options.now is None else timestamp_of(options.now)
     clock = now_ms if fixed is None else lambda: fixed
     blocking: list[PartitionTransaction] = []

@@ -56,14 +56,23 @@ KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl
 WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
+# Options for which librdkafka also accepts the name of kcodec with dots. Most programs use this name.
+DOTTED_IN_LIBRDKAFKA = {
+    *("acks", "bootstrap_servers", "compression_type", "delivery_timeout_ms", "linger_ms"),
+    *("max_in_flight_requests_per_connection", "max_partition_fetch_bytes", "retries", "sasl_mechanism"),
+}
+
+
 @cache
 def librdkafka_names() -> Mapping[str, str]:
-    """Return the name of each option in librdkafka, or its own name with dots if librdkafka has no such option."""
-    return {
-        name: (*declaration(one).librdkafka, name.replace("_", "."))[0]
-        for options in OptionSet.__subclasses__()
-        for name, one in options.fields().items()
-    }
+    """Return the name of each option in librdkafka. If librdkafka has several names for an option, return the one that
+    is also Kafka's. If it has no such option, return the name of kcodec with dots."""
+    found = {}
+    for options in OptionSet.__subclasses__():
+        for name, one in options.fields().items():
+            others = () if name in DOTTED_IN_LIBRDKAFKA else declaration(one).librdkafka
+            found[name] = (*others, name.replace("_", "."))[0]
+    return found
 
 
 def instead_of(option: str) -> str | None:

@@ -66,8 +66,12 @@ MERGED = {
 }
 #: Codecs for which librdkafka uses its default if the level is 0.
 WITHOUT_LEVEL_0 = {"snappy", "lz4"}
-#: The form of a name of kcodec's options. Names of one word, such as acks, are those of librdkafka.
-OPTION_NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
+#: A text in quotation marks, such as a value of the user, or (the group) the form of a name of kcodec's options. Names
+#: of one word, such as acks, are those of librdkafka. An apostrophe inside or after a word begins no quotation.
+OPTION_NAME = re.compile(
+    r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)|\b([a-z0-9]+(?:_[a-z0-9]+)+)\b""",
+    re.DOTALL,
+)
 #: Minimum similarity, as difflib computes it, of a mistyped name to a name that is suggested.
 CLOSE = 0.8
 #: Names that only the facade reads. All except the first are for producers.
@@ -123,9 +127,10 @@ class Settings:
             raise type(error)(self.with_names(str(error))) from error
 
     def with_names(self, text: str) -> str:
-        """Return a text in which the names of options of kcodec are those of the given settings, or of librdkafka."""
+        """Return a text in which the names of options of kcodec are those of the given settings, or of librdkafka. A
+        text in quotation marks remains as it is, because it may be a value of the user."""
         names = {**librdkafka_names(), **self.names}
-        return OPTION_NAME.sub(lambda found: names.get(found[0], found[0]), text)
+        return OPTION_NAME.sub(lambda found: names.get(found[1], found[0]), text)
 
 
 def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Settings:
@@ -152,7 +157,7 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
             settings.max_bytes = int(_number(given, "queue.buffering.max.kbytes", MAX_KILOBYTES)) * 1024
         partitioner = given.get("partitioner")
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
-            raise ValueError(f'Invalid value for configuration property "partitioner": {partitioner}')
+            raise ValueError(f'Invalid value for configuration property "partitioner": {partitioner!r}')
         oauth_cb = given.pop("oauth_cb", None)
         oauth_config = (
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")

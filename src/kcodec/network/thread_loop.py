@@ -52,8 +52,7 @@ SocketAddress = tuple[socket.AddressFamily, Any]
 
 
 class ThreadLoop(IoLoop):
-    """One thread, one selector, one client. io_turn: while it is urgent, threads that send step aside
-    for this thread."""
+    """One thread, one selector, one client. io_turn: while it is urgent, threads that send pause for this thread."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)

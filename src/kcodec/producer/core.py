@@ -109,7 +109,7 @@ class ProducerCore:
             self.sender.linger = LingerTime(linger, longest, self.clock, work_clock, process_clock)
 
     def take_turns(self, turn: IoTurn) -> None:
-        """Let threads that send yield to the I/O thread when its work is urgent."""
+        """Let threads that send pause while the I/O thread has urgent work."""
         self.accumulator.turn = self.sender.turn = turn
 
     def run(self) -> Flow[None]:

@@ -215,9 +215,10 @@ class ProduceResponses:
         message = _record_errors(result)
         text = None
         if code in TOO_LARGE and batch.records_count == 1:
+            limit = "max.message.bytes" if code == ErrorCode.MESSAGE_TOO_LARGE else "segment.bytes"
             text = (
-                f"the batch with this record has {batch.size_in_bytes} bytes, more than max.message.bytes of the topic"
-                " allows; send a smaller record, or increase max.message.bytes"
+                f"the batch with this record has {batch.size_in_bytes} bytes, more than {limit} of the topic allows;"
+                f" send a smaller record, or increase {limit}"
             )
         error = broker_error(code, doing, resource=resource or queue.partition, message=message, text=text)
         if code in IDENTITY_ERRORS and batch.is_numbered:

@@ -186,9 +186,9 @@ class Sender:
             self.wake()
 
     def _expect_more(self) -> None:
-        """Schedule another round, because records often follow when batches are sent, and when batches or a transaction
-        have ended. The first of these records then does not have to wake this thread, which would hold the GIL while
-        the others are appended."""
+        """Schedule another round after a request, and after the end of batches or of a transaction. Records often
+        follow then. The first of these records does not have to wake this thread, which would hold the GIL while the
+        others are appended."""
         self._follow_until = self.clock() + self.settings.linger
 
     def _follows_until(self, now: float) -> float:
@@ -218,7 +218,7 @@ class Sender:
             self.id_manager.changed.drop_waiter(self._identity_changed)
 
     def _take_turns(self, turn: IoTurn) -> None:
-        """Choose whether threads that send yield to the I/O thread. They do in three situations:
+        """Choose whether threads that send pause for the I/O thread. They do in three situations:
 
         - At the beginning of a transaction, a partition has at most one batch in flight until a broker has acknowledged
         one. The broker would be idle while this thread waits for the GIL.

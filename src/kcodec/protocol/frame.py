@@ -319,19 +319,6 @@ def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
     raise DecodeError("frame header: a varint has more than 5 bytes")
 
 
-def _other_protocol(size: int) -> str:
-    """Return what is wrong if the bytes of a length are the first bytes of TLS or HTTP. Empty if they are not."""
-    head = _INT32.pack(size)
-    if head in HTTP_HEADS:
-        return "the peer uses HTTP instead of the Kafka protocol; check the host and the port"
-    if head[0] in TLS_RECORD_TYPES and head[1] == TLS_MAJOR_VERSION:
-        return (
-            "the peer uses TLS, and this connection does not; for a listener with TLS, security_protocol of the client"
-            " must be SSL or SASL_SSL"
-        )
-    return ""
-
-
 class FrameReader:
     """Cut a stream of bytes into frames without their lengths. Raise LimitExceededError for one above max_frame_bytes,
     and DecodeError for a negative length.
@@ -346,11 +333,19 @@ class FrameReader:
 
     limit_of: returns the limit of the frame that follows this number of frames not yet taken, if that frame has a
     lower limit than the others.
+    is_broker: whether the frames are requests that a broker reads. Errors then name the remedy for a listener.
     """
 
-    def __init__(self, max_frame_bytes: int, limit_of: Callable[[int], int | None] = lambda behind: None) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        limit_of: Callable[[int], int | None] = lambda behind: None,
+        *,
+        is_broker: bool = False,
+    ) -> None:
         self.set_limit(max_frame_bytes)
         self._limit_of = limit_of
+        self._is_broker = is_broker
         self._behind = 0
         # of small frames and of the beginning of a large one: its first bytes, up to _filled
         self._scratch = memoryview(b"")
@@ -449,10 +444,27 @@ class FrameReader:
             )
             return
         if size > self.max_frame_bytes:
+            head = _INT32.pack(size)
+            is_tls = head[0] in TLS_RECORD_TYPES and head[1] == TLS_MAJOR_VERSION
+            if head in HTTP_HEADS:
+                text = "the peer uses HTTP instead of the Kafka protocol; check the host and the port"
+            elif is_tls and self._is_broker:
+                text = (
+                    "the peer uses TLS, and this listener does not use TLS; set security_protocol of the client to"
+                    " PLAINTEXT or SASL_PLAINTEXT"
+                )
+            elif is_tls:
+                text = (
+                    "the peer uses TLS, and this connection does not; for a listener with TLS, security_protocol of the"
+                    " client must be SSL or SASL_SSL"
+                )
+            else:
+                text = (
+                    f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}; the peer may also use"
+                    " TLS or HTTP instead of the Kafka protocol"
+                )
             self.error = LimitExceededError(
-                _other_protocol(size)
-                or f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}"
-                "; the peer may also use TLS or HTTP instead of the Kafka protocol",
+                text,
                 limit=self._limit_name,
                 value=self.max_frame_bytes,
                 claimed=size,

@@ -56,7 +56,8 @@ def bound_of(given: object, name: str) -> str | int | Timestamp:
 
 
 def _as_time(offset: int) -> str:
-    """Return advice if an offset looks like a time: milliseconds of the years 2001 to 2286. It ends a sentence."""
+    """Return the end of a sentence with advice if an offset looks like a time: milliseconds of the years 2001 to 2286.
+    Otherwise, return an empty text."""
     if not 10**12 <= offset < 10**13:
         return ""
     when = (_EPOCH + datetime.timedelta(milliseconds=offset)).isoformat(timespec="milliseconds")

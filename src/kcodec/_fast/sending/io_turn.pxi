@@ -67,8 +67,8 @@ cdef extern from *:
     void kc_store(int *flag, int value) nogil
     int kc_load(int *flag) nogil
 
-# Maximum number of sleeps, of about 80 us each, of a thread that waits for the I/O thread. The I/O thread usually needs
-# less time, unless a callback blocks it.
+# Maximum number of sleeps, of about 80 us each, of a thread that pauses for the I/O thread. The I/O thread usually
+# needs less time, unless a callback blocks it.
 cdef enum:
     _MOST_NAPS = 25
 # Maximum time of one wait in seconds. The I/O thread then waits again.
@@ -79,11 +79,11 @@ cdef double _MOST_SECONDS = 1e6
 cdef class IoTurn:
     """Whether the I/O thread of a client has urgent work. Internal.
 
-    is_urgent: threads that send step aside while the I/O thread works. The I/O thread sets it, and a thread that sends
-        the first record to a topic.
+    is_urgent: threads that send pause while the I/O thread works. The I/O thread sets it, and a thread that sends the
+        first record to a topic.
     helpers: number of threads whose results the I/O thread waits for. It counts as working while there is one.
     cannot_wait: whether the I/O thread cannot wait with `wait`, so that the end of its work is unknown. No thread then
-        steps aside.
+        pauses.
     """
 
     cdef bint urgent
@@ -94,7 +94,7 @@ cdef class IoTurn:
 
     @property
     def is_urgent(self):
-        """Whether threads that send step aside."""
+        """Whether threads that send pause."""
         return self.urgent
 
     @is_urgent.setter
