@@ -56,7 +56,7 @@ def test_a_read_of_ranges_closed_early_is_not_complete(kcodec_broker: Broker, to
     with kcodec.read_ranges(ranges, bootstrap_servers=kcodec_broker.bootstrap_servers) as records:
         assert len(next(records)) == RECORDS
         bounded: Any = records._reading._read
-        wait_for(lambda: not bounded._left)
+        wait_for(lambda: not bounded._reading)
     with pytest.raises(TransportError, match="was closed before it was complete"):
         next(records)
     assert sum(one.next_offset for one in records.ranges) == RECORDS
