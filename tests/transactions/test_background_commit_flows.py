@@ -120,6 +120,36 @@ def test_offsets_of_the_next_transaction_wait_for_the_commit() -> None:
     assert world.asked[-1].request.producer_epoch == 1
 
 
+@pytest.mark.parametrize("end", ["cancelled", "interrupted", "late"])
+def test_offsets_that_were_not_sent_prevent_the_commit(end: str) -> None:
+    """The call for them ends while it waits for the commit. The commit of its transaction would succeed without the
+    offsets."""
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    following = world.run(manager.begin())
+    task = world.spawn(manager.send_offsets(OFFSETS, GROUP, 1.0))
+    if end == "cancelled":
+        task.cancel()
+        world.pass_time(0.1)
+    elif end == "interrupted":
+        world.scheduler._suspensions[task].resume(None, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            world.scheduler.run_ready()
+    else:
+        world.pass_time(2.0)
+        assert isinstance(task.error, DeliveryTimeoutError) and task.error.remedy == "abort"
+        assert str(task.error).endswith("which needs its outcome; abort the transaction")
+    assert task.done and isinstance(buffer_of(manager).refusal, AbortableTransactionError)
+    go_on(world, manager)
+    assert result.retrieved() is None
+    with pytest.raises(AbortableTransactionError, match="offsets of group 'readers' were not accepted"):
+        world.run(manager.commit())
+    world.run(manager.abort())
+    assert following.committed is False and not world.coordinator.committed
+    world.run(manager.begin())
+
+
 def test_a_call_that_waits_too_long_can_be_repeated() -> None:
     world = World(2)
     manager = begun(world)

@@ -100,24 +100,27 @@ class BackgroundCommit:
         result.finish(None if transaction.committed else error)
         self._context.changed.set()
 
-    def until_ended(self, deadline: float) -> Flow[None]:
-        """Wait until the commit has ended, with success or not. Raise DeliveryTimeoutError at the deadline."""
+    def until_ended(self, deadline: float, *, is_repeatable: bool = True) -> Flow[None]:
+        """Wait until the commit has ended, with success or not. Raise DeliveryTimeoutError at the deadline.
+
+        is_repeatable: Whether the call can be repeated then. Otherwise, its transaction can only be aborted.
+        """
         context = self._context
         while self._task is not None:
             left = deadline - context.cluster.clock()
             if left <= 0:
                 raise DeliveryTimeoutError(
                     f"the commit in the background of {context.transactional_id!r} did not end before the timeout of "
-                    "the call, which needs its outcome; call again",
-                    remedy="retry",
+                    f"the call, which needs its outcome; {'call again' if is_repeatable else 'abort the transaction'}",
+                    remedy="retry" if is_repeatable else "abort",
                 )
             yield from wait(context.changed, left)
 
-    def until_open(self, deadline: float) -> Flow[None]:
+    def until_open(self, deadline: float, *, is_repeatable: bool = True) -> Flow[None]:
         """If another transaction has begun after the commit, wait for the commit, because the next call of that
-        transaction needs the outcome. Raise DeliveryTimeoutError at the deadline; the call can then be repeated."""
+        transaction needs the outcome. Otherwise the same as `until_ended`."""
         if self._context.state is State.BUFFERING:
-            yield from self.until_ended(deadline)
+            yield from self.until_ended(deadline, is_repeatable=is_repeatable)
 
     def end_at_close(self, deadline: float | None) -> Flow[None]:
         """When the producer closes, wait for the commit. Cancel it at the deadline."""

@@ -282,24 +282,22 @@ class TransactionManager:
         highest_version: Highest version of TxnOffsetCommit in the old flow. A lower one imitates an older broker.
         """
         context = self.context
-        deadline = context.deadline(timeout)
-        yield from self.background.until_open(deadline)
-        context.call(Event.SEND_OFFSETS)
-        transaction = context.now_open
-        if not offsets:
-            return
-        transaction.requests += 1
+        newest = context.newest
         try:
-            context.note_sent(transaction)
-            yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
+            deadline = context.deadline(timeout)
+            yield from self.background.until_open(deadline, is_repeatable=False)
+            context.call(Event.SEND_OFFSETS)
+            if offsets:
+                yield from self._send_offsets(context.now_open, offsets, group, deadline, highest_version)
         except (KcodecError, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
             why = str(error) if isinstance(error, KcodecError) else "the call was interrupted"
-            context.give_up(f"offsets of group {group.group_id!r} were not accepted: {why}")
+            why = f"offsets of group {group.group_id!r} were not accepted: {why}"
+            if newest is context.newest and context.state is State.BUFFERING:  # the call has waited for the commit
+                self.background.fail_following(context.blocked(why))
+            elif newest is context.newest:
+                context.give_up(why)
             context.advise(error)
             raise
-        finally:
-            transaction.requests -= 1
-            context.changed.set()
 
     def _send_offsets(
         self,
@@ -310,7 +308,9 @@ class TransactionManager:
         highest_version: int,
     ) -> Flow[None]:
         context = self.context
+        transaction.requests += 1
         try:
+            context.note_sent(transaction)
             yield from commit_offsets(
                 self.cluster,
                 self.transactional_id,
@@ -327,6 +327,9 @@ class TransactionManager:
             found = yield from investigate_failed(self.cluster, context.ending(transaction), failed, deadline)
             context.fail(found)
             raise found.error from None
+        finally:
+            transaction.requests -= 1
+            context.changed.set()
 
     # The end
 
