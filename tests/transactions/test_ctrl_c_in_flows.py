@@ -54,6 +54,11 @@ def interrupted_call(world: World, flow: Flow[Any], seconds: float = _SOON) -> N
     interrupt(world, task)
 
 
+def is_in_folder(frame: FrameType | None) -> bool:
+    """Return whether this is a frame of `kcodec.transactions`."""
+    return frame is not None and frame.f_code.co_filename.startswith(_FOLDER)
+
+
 def is_maintenance(frame: FrameType | None) -> bool:
     """Return whether the flow of TransactionMaintenance runs."""
     while frame is not None and not frame.f_code.co_filename.endswith("maintenance.py"):
@@ -63,13 +68,14 @@ def is_maintenance(frame: FrameType | None) -> bool:
 
 def run_interrupted(world: World, flow: Flow[Any], at: int, seconds: float = 5.0) -> bool:
     """Run a call, and raise KeyboardInterrupt once, at one of the points where Python handles signals: where a function
-    of `kcodec.transactions` begins, and after each call of a compiled function from there. Return False if there are
-    fewer points. An interruption of the maintenance, which is not a call, ends the producer."""
+    of `kcodec.transactions` begins, or one that it calls, and after each call of a compiled function from there. Return
+    False if there are fewer points. An interruption of the maintenance, which is not a call, ends the producer."""
     left = at
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal left
-        if event in {"call", "c_return"} and frame.f_code.co_filename.startswith(_FOLDER):
+        is_point = is_in_folder(frame) and event in {"call", "c_return"}
+        if is_point or (event == "call" and is_in_folder(frame.f_back)):  # such as `__init__` of a dataclass
             left -= not is_maintenance(frame)
             if left < 0:
                 sys.setprofile(None)
@@ -153,6 +159,37 @@ CALLS: dict[str, Callable[[TransactionManager], Flow[Any]]] = {
 
 
 @BOTH
+def test_the_next_begin_aborts_one_that_was_interrupted_at_any_point(version: int) -> None:
+    """A session has no call that aborts a transaction whose begin was interrupted."""
+    for at in range(_MOST_POINTS):
+        world = World(version)
+        manager = make_manager(world)
+        try:
+            if not run_interrupted(world, manager.begin(), at):
+                break
+            world.run(manager.begin())
+            assert manager.state is State.IN_TRANSACTION
+        except Exception as error:
+            error.add_note(f"interrupted at point {at}")
+            raise
+    assert 0 < at < _MOST_POINTS - 1
+
+
+def test_the_next_begin_aborts_one_that_was_interrupted_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives in `begin_at_once`, which sends no request."""
+    world = World(2)
+    manager = make_manager(world)
+    world.run(manager.initialize())
+    with monkeypatch.context() as patch:
+        patch.setattr(Buffer, "refuse_sends", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            manager.begin_at_once()
+    assert manager.state is State.IN_TRANSACTION
+    world.run(manager.begin())
+    assert unnarrowed(manager).state is State.IN_TRANSACTION
+
+
+@BOTH
 @pytest.mark.parametrize("call", CALLS)
 def test_a_producer_is_usable_after_an_interruption_at_any_point(version: int, call: str) -> None:
     for at in range(_MOST_POINTS):
@@ -163,8 +200,7 @@ def test_a_producer_is_usable_after_an_interruption_at_any_point(version: int, c
                 break
             if {"AddOffsetsToTxn", "TxnOffsetCommit"} & set(world.apis()):
                 assert manager.state is State.ABORTABLE_ERROR
-            if manager.state is not State.RELEASED:
-                check_usable(world, manager)
+            check_usable(world, manager)
         except Exception as error:
             error.add_note(f"interrupted at point {at}")
             raise
