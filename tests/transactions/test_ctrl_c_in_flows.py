@@ -16,7 +16,13 @@ from transaction_script import BOTH, GROUP, OFFSETS, ORDERS, Buffer, World, begu
 from unnarrowed import unnarrowed
 
 from kcodec import transactions
-from kcodec.errors import AbortableTransactionError, TransactionStateError, TransportError, UnknownOutcomeError
+from kcodec.errors import (
+    AbortableTransactionError,
+    EncodeError,
+    TransactionStateError,
+    TransportError,
+    UnknownOutcomeError,
+)
 from kcodec.flow import Call, Done, Flow, InterruptedFlow, Task, Wait
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions import requests
@@ -245,6 +251,28 @@ def test_an_interrupted_commit_says_whether_it_was_sent(is_sent: bool) -> None:
     assert isinstance(error, UnknownOutcomeError) == error.possibly_sent == is_sent
     assert manager.state is (State.UNKNOWN_OUTCOME if is_sent else State.ABORTABLE_ERROR)
     assert "the commit of 'orders' was interrupted" in str(error) and "KeyboardInterrupt" in str(error.__cause__)
+
+
+def test_a_failed_commit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C interrupts a callback of its result, so that the end is noted again."""
+    world = World(2)
+    manager = begun(world)
+    result, _ = committing(world, manager)
+    calls: list[object] = []
+
+    def interrupted(of: object) -> None:
+        calls.append(of)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    result.observe(interrupted)
+    manager.identity.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
+    buffer_of(manager).end()
+    with pytest.raises(KeyboardInterrupt):
+        world.pass_time(1.0)
+    world.pass_time(1.0)
+    assert calls == [result, result]
+    assert caplog.text.count("the commit in the background failed") == 1
 
 
 def test_an_interruption_in_the_scheduler_is_not_a_close(monkeypatch: pytest.MonkeyPatch) -> None:

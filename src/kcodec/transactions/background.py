@@ -94,7 +94,8 @@ class BackgroundCommit:
 
     def _end(self, transaction: ProducerTransaction, result: CommitResult, error: BaseException | None) -> None:
         """Note the outcome, once or again."""
-        if error is not None and not transaction.committed:  # at the exit of the interpreter, nothing else reports it
+        if error is not None and not transaction.committed and not result.done():
+            # At the exit of the interpreter, nothing else reports it.
             log.warning("%s: the commit in the background failed: %s", result.name, error)
         self._task = None
         result.finish(None if transaction.committed else error)
