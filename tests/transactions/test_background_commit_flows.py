@@ -456,6 +456,14 @@ def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCa
     )  # also where no close can raise it
 
 
+def test_a_close_before_end_txn_names_the_transactional_id() -> None:
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    world.run(manager.identity.close_flow(1.0))
+    assert str(result.retrieved()) == "the producer was closed before the commit of 'orders' was sent"
+
+
 def test_a_shared_transaction_is_committed_in_the_foreground() -> None:
     world = World(2)
     manager = begun(world)

@@ -292,13 +292,19 @@ def test_an_interruption_in_the_scheduler_is_not_a_close(monkeypatch: pytest.Mon
         committing(world, manager)
     result = manager.context.commit_result
     assert result is not None and manager.state is State.ABORTABLE_ERROR
-    assert "the commit of 'orders' was interrupted before it was sent" in str(result.retrieved())
+    assert str(result.retrieved()) == "the commit of 'orders' was interrupted before it was sent; abort the transaction"
 
 
-def test_an_interruption_after_end_txn_was_sent_is_not_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_an_interruption_after_end_txn_was_sent_is_not_a_close(
+    is_followed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(2)
     manager = begun(world)
+    transaction = manager.context.now_open
     result, _ = committing(world, manager)
+    if is_followed:
+        world.run(manager.begin())
     start_call = world.start_call
 
     def interrupted(call: Call, done: Done) -> Callable[[], None]:
@@ -311,8 +317,16 @@ def test_an_interruption_after_end_txn_was_sent_is_not_a_close(monkeypatch: pyte
     buffer_of(manager).end()
     with pytest.raises(KeyboardInterrupt):
         world.pass_time(1.0)
-    assert manager.state is State.UNKNOWN_OUTCOME
-    assert "the commit of 'orders' was interrupted: the outcome is unknown" in str(result.retrieved())
+    monkeypatch.undo()
+    advice = "; abort the next transaction, and then call commit_transaction to get it"
+    if not is_followed:
+        advice = "; call commit_transaction to get it"
+    assert str(result.retrieved()) == f"the commit of 'orders' was interrupted: the outcome is unknown{advice}"
+    if is_followed:
+        world.run(manager.abort())
+    assert manager.state is State.UNKNOWN_OUTCOME and transaction.committed is None
+    world.run(manager.commit())
+    assert unnarrowed(transaction).committed is True
 
 
 class Interrupting(frozenset[int]):

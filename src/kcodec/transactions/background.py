@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.transactions")
 #: Flushes and sends EndTxn for a transaction, until a deadline.
 CompleteCommit = Callable[[ProducerTransaction, float], Flow[None]]
+#: How a program gets the outcome of an interrupted commit.
+_ADVICE = {
+    State.UNKNOWN_OUTCOME: "; call commit_transaction to get it",
+    State.DISCARDED: "; abort the next transaction, and then call commit_transaction to get it",
+}
 
 
 class BackgroundCommit:
@@ -74,7 +79,7 @@ class BackgroundCommit:
             flow.close()
             result.is_retrieved = True
             context.note_interruption(transaction)
-            self._end(transaction, result, _without_end(transaction, result.name, is_closed=False))
+            self._end(transaction, result, _without_end(transaction, result.name, context.state, is_closed=False))
             raise
 
     def _illegal(self, why: str) -> TransactionStateError:
@@ -87,8 +92,10 @@ class BackgroundCommit:
         """Note that the commit has ended. If Ctrl-C in asyncio interrupts this, the task calls it again."""
         error = task.error
         if isinstance(error, CancelledFlow | InterruptedFlow):
-            self._context.note_interruption(transaction)  # its flow has not, if it was interrupted at its first line
-            error = _without_end(transaction, result.name, is_closed=isinstance(error, CancelledFlow))
+            context = self._context
+            context.note_interruption(transaction)  # its flow has not, if it was interrupted at its first line
+            is_closed = isinstance(error, CancelledFlow)
+            error = _without_end(transaction, result.name, context.state, is_closed=is_closed)
             error.__cause__ = task.error
         self._end(transaction, result, error)
 
@@ -223,14 +230,23 @@ class BackgroundCommit:
         context.move(Event.ABORT)
 
 
-def _without_end(transaction: ProducerTransaction, transactional_id: str, *, is_closed: bool) -> TransportError:
-    """Return the error of a commit that did not end, because the producer was closed or because of Ctrl-C."""
+def _without_end(
+    transaction: ProducerTransaction, transactional_id: str, state: State, *, is_closed: bool
+) -> TransportError:
+    """Return the error of a commit that did not end, because the producer was closed or because of Ctrl-C.
+
+    state: State of the producer after it.
+    """
     if not transaction.is_commit_unconfirmed:
         if is_closed:
-            return TransportError("the producer was closed before the commit was sent")
-        return TransportError(f"the commit of {transactional_id!r} was interrupted before it was sent")
+            return TransportError(f"the producer was closed before the commit of {transactional_id!r} was sent")
+        return TransportError(
+            f"the commit of {transactional_id!r} was interrupted before it was sent; abort the transaction",
+            remedy="abort",
+        )
     if is_closed:
         text = f"the producer was closed during the commit of {transactional_id!r}: the outcome is unknown"
     else:
-        text = f"the commit of {transactional_id!r} was interrupted: the outcome is unknown"
+        advice = _ADVICE.get(state, "")
+        text = f"the commit of {transactional_id!r} was interrupted: the outcome is unknown{advice}"
     return UnknownOutcomeError(text, possibly_sent=True)
