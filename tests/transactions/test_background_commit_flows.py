@@ -150,6 +150,24 @@ def test_offsets_that_were_not_sent_prevent_the_commit(end: str) -> None:
     world.run(manager.begin())
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_commit_that_waits_for_offsets_fails_with_them(is_async: bool) -> None:
+    world = World(2)
+    manager = begun(world)
+    transaction = manager.context.now_open
+    world.plan("TxnOffsetCommit", HANG)
+    offsets = world.spawn(manager.send_offsets(OFFSETS, GROUP, 1.0))
+    result = CommitResult("orders", nullcontext(), lambda: None)
+    commit = world.spawn(manager.commit_async(result) if is_async else manager.commit())
+    world.pass_time(10.0)
+    assert isinstance(offsets.error, DeliveryTimeoutError) and offsets.error.remedy == "abort"
+    error = result.retrieved() if is_async else commit.error
+    assert isinstance(error, AbortableTransactionError) and "offsets of group 'readers' were not accepted" in str(error)
+    assert "EndTxn" not in world.apis() and transaction.committed is False
+    world.run(manager.abort())
+    world.run(manager.begin())
+
+
 def test_a_call_that_waits_too_long_can_be_repeated() -> None:
     world = World(2)
     manager = begun(world)

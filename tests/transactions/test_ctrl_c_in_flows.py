@@ -181,6 +181,29 @@ def test_the_next_begin_aborts_one_that_was_interrupted_at_any_point(version: in
     assert 0 < at < _MOST_POINTS - 1
 
 
+@BOTH
+def test_a_begin_during_a_commit_can_be_interrupted_at_any_point(version: int) -> None:
+    for at in range(_MOST_POINTS):
+        world = World(version)
+        manager = begun(world)
+        result, _ = committing(world, manager)
+        try:
+            is_interrupted = run_interrupted(world, manager.begin(), at, 0.1)
+            if not is_interrupted:
+                break
+            call = world.spawn(manager.begin())
+            buffer_of(manager).end()
+            world.pass_time(1.0)
+            assert call.done and call.error is None
+            assert result.retrieved() is None and manager.state is State.IN_TRANSACTION
+            assert manager.newest is manager.open and not manager.context.now_open.is_abandoned
+            check_usable(world, manager)
+        except Exception as error:
+            error.add_note(f"interrupted at point {at}")
+            raise
+    assert 0 < at < _MOST_POINTS - 1
+
+
 def test_the_next_begin_aborts_one_that_was_interrupted_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C arrives in `begin_at_once`, which sends no request."""
     world = World(2)

@@ -181,8 +181,13 @@ class BackgroundCommit:
         assert context.commit_result is not None and context.producer is not None and context.records is not None
         following = context.following = ProducerTransaction(context.producer, is_new_flow)
         self._failure = None
-        context.records.hold_back(context.commit_result.deadline)
-        context.move(Event.BEGIN)
+        try:
+            context.records.hold_back(context.commit_result.deadline)
+            context.call(Event.BEGIN)
+        except BaseException:  # such as that of Ctrl-C; the call has not begun
+            context.following = None
+            context.records.release_held()
+            raise
         return following
 
     def fail_following(self, error: BaseException) -> None:

@@ -28,7 +28,7 @@ from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.identity import TransactionalProducerId
 from kcodec.transactions.maintenance import TransactionMaintenance
 from kcodec.transactions.offsets import Offsets, commit_offsets
-from kcodec.transactions.state import TO_ABORT, Event, State
+from kcodec.transactions.state import TO_ABORT, WRITING, Event, State
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
 
 log = logging.getLogger("kcodec.transactions")
@@ -289,16 +289,20 @@ class TransactionManager:
         """
         context = self.context
         newest = context.newest
+        transaction: ProducerTransaction | None = None
         try:
             deadline = context.deadline(timeout)
             yield from self.background.until_open(deadline, is_repeatable=False)
             context.call(Event.SEND_OFFSETS)
+            transaction = context.now_open
             if offsets:
-                yield from self._send_offsets(context.now_open, offsets, group, deadline, highest_version)
+                yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
         except (KcodecError, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
             why = str(error) if isinstance(error, KcodecError) else "the call was interrupted"
             why = f"offsets of group {group.group_id!r} were not accepted: {why}"
-            if newest is context.newest and context.state is State.BUFFERING:  # the call has waited for the commit
+            if transaction is context.open and context.state in WRITING:  # even if a commit already waits for this call
+                context.move(Event.ABORTABLE, context.blocked(why))
+            elif newest is context.newest and context.state is State.BUFFERING:  # the call has waited for the commit
                 self.background.fail_following(context.blocked(why))
             elif newest is context.newest:
                 context.give_up(why)
