@@ -68,6 +68,7 @@ def test_the_interrupted_end_of_batches_is_completed(kcodec_broker: Broker) -> N
 def test_an_interrupted_call_leaves_no_record_between_its_topic_and_its_partition(kcodec_broker: Broker) -> None:
     """partitions_for assigns the records that wait for metadata to partitions."""
     topic = kcodec_broker.create_topic(partitions=2)
+    errors: list[str] = []
 
     async def main(at: int) -> bool:
         producer = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers)
@@ -83,11 +84,14 @@ def test_an_interrupted_call_leaves_no_record_between_its_topic_and_its_partitio
         return is_interrupted
 
     async def ended(delivery: aio.Delivery) -> None:
-        with contextlib.suppress(TransportError):
+        try:
             await delivery
+        except TransportError as error:
+            errors.append(str(error))
 
     at = next(at for at in itertools.count() if not asyncio.run(main(at)))
     assert at > 20
+    assert any("(the assignment of waiting records to partitions) was interrupted" in error for error in errors)
 
 
 def test_an_interrupted_flush_does_not_disable_lingering() -> None:

@@ -120,6 +120,54 @@ def test_offsets_of_the_next_transaction_wait_for_the_commit() -> None:
     assert world.asked[-1].request.producer_epoch == 1
 
 
+@pytest.mark.parametrize("end", ["cancelled", "interrupted", "late"])
+def test_offsets_that_were_not_sent_prevent_the_commit(end: str) -> None:
+    """The call for them ends while it waits for the commit. The commit of its transaction would succeed without the
+    offsets."""
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    following = world.run(manager.begin())
+    task = world.spawn(manager.send_offsets(OFFSETS, GROUP, 1.0))
+    if end == "cancelled":
+        task.cancel()
+        world.pass_time(0.1)
+    elif end == "interrupted":
+        world.scheduler._suspensions[task].resume(None, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            world.scheduler.run_ready()
+    else:
+        world.pass_time(2.0)
+        assert isinstance(task.error, DeliveryTimeoutError) and task.error.remedy == "abort"
+        assert str(task.error).endswith("which needs its outcome; abort the transaction")
+    assert task.done and isinstance(buffer_of(manager).refusal, AbortableTransactionError)
+    go_on(world, manager)
+    assert result.retrieved() is None
+    with pytest.raises(AbortableTransactionError, match="offsets of group 'readers' were not accepted"):
+        world.run(manager.commit())
+    world.run(manager.abort())
+    assert following.committed is False and not world.coordinator.committed
+    world.run(manager.begin())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_commit_that_waits_for_offsets_fails_with_them(is_async: bool) -> None:
+    world = World(2)
+    manager = begun(world)
+    transaction = manager.context.now_open
+    world.plan("TxnOffsetCommit", HANG)
+    offsets = world.spawn(manager.send_offsets(OFFSETS, GROUP, 1.0))
+    result = CommitResult("orders", nullcontext(), lambda: None)
+    commit = world.spawn(manager.commit_async(result) if is_async else manager.commit())
+    world.pass_time(10.0)
+    assert isinstance(offsets.error, DeliveryTimeoutError) and offsets.error.remedy == "abort"
+    error = result.retrieved() if is_async else commit.error
+    assert isinstance(error, AbortableTransactionError) and "offsets of group 'readers' were not accepted" in str(error)
+    assert "EndTxn" not in world.apis() and transaction.committed is False
+    world.run(manager.abort())
+    world.run(manager.begin())
+
+
 def test_a_call_that_waits_too_long_can_be_repeated() -> None:
     world = World(2)
     manager = begun(world)
@@ -424,6 +472,14 @@ def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCa
     assert (
         "the commit in the background failed: the producer was closed during the commit" in caplog.text
     )  # also where no close can raise it
+
+
+def test_a_close_before_end_txn_names_the_transactional_id() -> None:
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    world.run(manager.identity.close_flow(1.0))
+    assert str(result.retrieved()) == "the producer was closed before the commit of 'orders' was sent"
 
 
 def test_a_shared_transaction_is_committed_in_the_foreground() -> None:

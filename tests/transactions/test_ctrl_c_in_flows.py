@@ -16,7 +16,13 @@ from transaction_script import BOTH, GROUP, OFFSETS, ORDERS, Buffer, World, begu
 from unnarrowed import unnarrowed
 
 from kcodec import transactions
-from kcodec.errors import AbortableTransactionError, TransactionStateError, TransportError, UnknownOutcomeError
+from kcodec.errors import (
+    AbortableTransactionError,
+    EncodeError,
+    TransactionStateError,
+    TransportError,
+    UnknownOutcomeError,
+)
 from kcodec.flow import Call, Done, Flow, InterruptedFlow, Task, Wait
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions import requests
@@ -54,6 +60,11 @@ def interrupted_call(world: World, flow: Flow[Any], seconds: float = _SOON) -> N
     interrupt(world, task)
 
 
+def is_in_folder(frame: FrameType | None) -> bool:
+    """Return whether this is a frame of `kcodec.transactions`."""
+    return frame is not None and frame.f_code.co_filename.startswith(_FOLDER)
+
+
 def is_maintenance(frame: FrameType | None) -> bool:
     """Return whether the flow of TransactionMaintenance runs."""
     while frame is not None and not frame.f_code.co_filename.endswith("maintenance.py"):
@@ -63,13 +74,14 @@ def is_maintenance(frame: FrameType | None) -> bool:
 
 def run_interrupted(world: World, flow: Flow[Any], at: int, seconds: float = 5.0) -> bool:
     """Run a call, and raise KeyboardInterrupt once, at one of the points where Python handles signals: where a function
-    of `kcodec.transactions` begins, and after each call of a compiled function from there. Return False if there are
-    fewer points. An interruption of the maintenance, which is not a call, ends the producer."""
+    of `kcodec.transactions` begins, or one that it calls, and after each call of a compiled function from there. Return
+    False if there are fewer points. An interruption of the maintenance, which is not a call, ends the producer."""
     left = at
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal left
-        if event in {"call", "c_return"} and frame.f_code.co_filename.startswith(_FOLDER):
+        is_point = is_in_folder(frame) and event in {"call", "c_return"}
+        if is_point or (event == "call" and is_in_folder(frame.f_back)):  # such as `__init__` of a dataclass
             left -= not is_maintenance(frame)
             if left < 0:
                 sys.setprofile(None)
@@ -153,6 +165,60 @@ CALLS: dict[str, Callable[[TransactionManager], Flow[Any]]] = {
 
 
 @BOTH
+def test_the_next_begin_aborts_one_that_was_interrupted_at_any_point(version: int) -> None:
+    """A session has no call that aborts a transaction whose begin was interrupted."""
+    for at in range(_MOST_POINTS):
+        world = World(version)
+        manager = make_manager(world)
+        try:
+            if not run_interrupted(world, manager.begin(), at):
+                break
+            world.run(manager.begin())
+            assert manager.state is State.IN_TRANSACTION
+        except Exception as error:
+            error.add_note(f"interrupted at point {at}")
+            raise
+    assert 0 < at < _MOST_POINTS - 1
+
+
+@BOTH
+def test_a_begin_during_a_commit_can_be_interrupted_at_any_point(version: int) -> None:
+    for at in range(_MOST_POINTS):
+        world = World(version)
+        manager = begun(world)
+        result, _ = committing(world, manager)
+        try:
+            is_interrupted = run_interrupted(world, manager.begin(), at, 0.1)
+            if not is_interrupted:
+                break
+            call = world.spawn(manager.begin())
+            buffer_of(manager).end()
+            world.pass_time(1.0)
+            assert call.done and call.error is None
+            assert result.retrieved() is None and manager.state is State.IN_TRANSACTION
+            assert manager.newest is manager.open and not manager.context.now_open.is_abandoned
+            check_usable(world, manager)
+        except Exception as error:
+            error.add_note(f"interrupted at point {at}")
+            raise
+    assert 0 < at < _MOST_POINTS - 1
+
+
+def test_the_next_begin_aborts_one_that_was_interrupted_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives in `begin_at_once`, which sends no request."""
+    world = World(2)
+    manager = make_manager(world)
+    world.run(manager.initialize())
+    with monkeypatch.context() as patch:
+        patch.setattr(Buffer, "refuse_sends", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            manager.begin_at_once()
+    assert manager.state is State.IN_TRANSACTION
+    world.run(manager.begin())
+    assert unnarrowed(manager).state is State.IN_TRANSACTION
+
+
+@BOTH
 @pytest.mark.parametrize("call", CALLS)
 def test_a_producer_is_usable_after_an_interruption_at_any_point(version: int, call: str) -> None:
     for at in range(_MOST_POINTS):
@@ -163,8 +229,7 @@ def test_a_producer_is_usable_after_an_interruption_at_any_point(version: int, c
                 break
             if {"AddOffsetsToTxn", "TxnOffsetCommit"} & set(world.apis()):
                 assert manager.state is State.ABORTABLE_ERROR
-            if manager.state is not State.RELEASED:
-                check_usable(world, manager)
+            check_usable(world, manager)
         except Exception as error:
             error.add_note(f"interrupted at point {at}")
             raise
@@ -211,6 +276,28 @@ def test_an_interrupted_commit_says_whether_it_was_sent(is_sent: bool) -> None:
     assert "the commit of 'orders' was interrupted" in str(error) and "KeyboardInterrupt" in str(error.__cause__)
 
 
+def test_a_failed_commit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C interrupts a callback of its result, so that the end is noted again."""
+    world = World(2)
+    manager = begun(world)
+    result, _ = committing(world, manager)
+    calls: list[object] = []
+
+    def interrupted(of: object) -> None:
+        calls.append(of)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    result.observe(interrupted)
+    manager.identity.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
+    buffer_of(manager).end()
+    with pytest.raises(KeyboardInterrupt):
+        world.pass_time(1.0)
+    world.pass_time(1.0)
+    assert calls == [result, result]
+    assert caplog.text.count("the commit in the background failed") == 1
+
+
 def test_an_interruption_in_the_scheduler_is_not_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler then closes the flow for which it begins an effect, as at the close of the producer."""
     world = World(2)
@@ -228,13 +315,19 @@ def test_an_interruption_in_the_scheduler_is_not_a_close(monkeypatch: pytest.Mon
         committing(world, manager)
     result = manager.context.commit_result
     assert result is not None and manager.state is State.ABORTABLE_ERROR
-    assert "the commit of 'orders' was interrupted before it was sent" in str(result.retrieved())
+    assert str(result.retrieved()) == "the commit of 'orders' was interrupted before it was sent; abort the transaction"
 
 
-def test_an_interruption_after_end_txn_was_sent_is_not_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_an_interruption_after_end_txn_was_sent_is_not_a_close(
+    is_followed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(2)
     manager = begun(world)
+    transaction = manager.context.now_open
     result, _ = committing(world, manager)
+    if is_followed:
+        world.run(manager.begin())
     start_call = world.start_call
 
     def interrupted(call: Call, done: Done) -> Callable[[], None]:
@@ -247,8 +340,16 @@ def test_an_interruption_after_end_txn_was_sent_is_not_a_close(monkeypatch: pyte
     buffer_of(manager).end()
     with pytest.raises(KeyboardInterrupt):
         world.pass_time(1.0)
-    assert manager.state is State.UNKNOWN_OUTCOME
-    assert "the commit of 'orders' was interrupted: the outcome is unknown" in str(result.retrieved())
+    monkeypatch.undo()
+    advice = "; abort the next transaction, and then call commit_transaction to get it"
+    if not is_followed:
+        advice = "; call commit_transaction to get it"
+    assert str(result.retrieved()) == f"the commit of 'orders' was interrupted: the outcome is unknown{advice}"
+    if is_followed:
+        world.run(manager.abort())
+    assert manager.state is State.UNKNOWN_OUTCOME and transaction.committed is None
+    world.run(manager.commit())
+    assert unnarrowed(transaction).committed is True
 
 
 class Interrupting(frozenset[int]):

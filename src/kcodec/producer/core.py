@@ -293,7 +293,7 @@ class ProducerCore:
         try:
             self.sender.take_up_metadata()
         except (KeyboardInterrupt, SystemExit) as interruption:  # in asyncio; a record may be in no queue
-            self.sender.fail(interrupted("the use of metadata", interruption))
+            self.sender.fail(interrupted("the assignment of waiting records to partitions", interruption))
             raise
         return len(buffer.queues)
 

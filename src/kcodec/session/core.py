@@ -127,8 +127,7 @@ class GroupSession:
                 yield from self._rewind_to_committed(deadline)
             return self.begun(transaction, is_gone)
         except BaseException:  # such as that of Ctrl-C
-            self.manager.abandon(transaction)
-            self.block = None
+            self._abandon(transaction)
             raise
 
     def begin_at_once(self, is_gone: Callable[[], bool] = lambda: False) -> SessionBlock | None:
@@ -142,9 +141,13 @@ class GroupSession:
         try:
             return self.begun(transaction, is_gone)
         except BaseException:  # such as that of Ctrl-C
-            self.manager.abandon(transaction)
-            self.block = None
+            self._abandon(transaction)
             raise
+
+    def _abandon(self, transaction: ProducerTransaction) -> None:
+        """Note that the begin of a block was interrupted. The next begin aborts its transaction."""
+        self.manager.abandon(transaction)
+        self.block = None
 
     def begun(self, transaction: ProducerTransaction, is_gone: Callable[[], bool]) -> SessionBlock:
         """Note that the transaction is open."""

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.transactions")
 #: Flushes and sends EndTxn for a transaction, until a deadline.
 CompleteCommit = Callable[[ProducerTransaction, float], Flow[None]]
+#: How a program gets the outcome of an interrupted commit.
+_ADVICE = {
+    State.UNKNOWN_OUTCOME: "; call commit_transaction to get it",
+    State.DISCARDED: "; abort the next transaction, and then call commit_transaction to get it",
+}
 
 
 class BackgroundCommit:
@@ -74,7 +79,7 @@ class BackgroundCommit:
             flow.close()
             result.is_retrieved = True
             context.note_interruption(transaction)
-            self._end(transaction, result, _without_end(transaction, result.name, is_closed=False))
+            self._end(transaction, result, _without_end(transaction, result.name, context.state, is_closed=False))
             raise
 
     def _illegal(self, why: str) -> TransactionStateError:
@@ -87,37 +92,43 @@ class BackgroundCommit:
         """Note that the commit has ended. If Ctrl-C in asyncio interrupts this, the task calls it again."""
         error = task.error
         if isinstance(error, CancelledFlow | InterruptedFlow):
-            self._context.note_interruption(transaction)  # its flow has not, if it was interrupted at its first line
-            error = _without_end(transaction, result.name, is_closed=isinstance(error, CancelledFlow))
+            context = self._context
+            context.note_interruption(transaction)  # its flow has not, if it was interrupted at its first line
+            is_closed = isinstance(error, CancelledFlow)
+            error = _without_end(transaction, result.name, context.state, is_closed=is_closed)
             error.__cause__ = task.error
         self._end(transaction, result, error)
 
     def _end(self, transaction: ProducerTransaction, result: CommitResult, error: BaseException | None) -> None:
         """Note the outcome, once or again."""
-        if error is not None and not transaction.committed:  # at the exit of the interpreter, nothing else reports it
+        if error is not None and not transaction.committed and not result.done():
+            # At the exit of the interpreter, nothing else reports it.
             log.warning("%s: the commit in the background failed: %s", result.name, error)
         self._task = None
         result.finish(None if transaction.committed else error)
         self._context.changed.set()
 
-    def until_ended(self, deadline: float) -> Flow[None]:
-        """Wait until the commit has ended, with success or not. Raise DeliveryTimeoutError at the deadline."""
+    def until_ended(self, deadline: float, *, is_repeatable: bool = True) -> Flow[None]:
+        """Wait until the commit has ended, with success or not. Raise DeliveryTimeoutError at the deadline.
+
+        is_repeatable: Whether the call can be repeated then. Otherwise, its transaction can only be aborted.
+        """
         context = self._context
         while self._task is not None:
             left = deadline - context.cluster.clock()
             if left <= 0:
                 raise DeliveryTimeoutError(
                     f"the commit in the background of {context.transactional_id!r} did not end before the timeout of "
-                    "the call, which needs its outcome; call again",
-                    remedy="retry",
+                    f"the call, which needs its outcome; {'call again' if is_repeatable else 'abort the transaction'}",
+                    remedy="retry" if is_repeatable else "abort",
                 )
             yield from wait(context.changed, left)
 
-    def until_open(self, deadline: float) -> Flow[None]:
+    def until_open(self, deadline: float, *, is_repeatable: bool = True) -> Flow[None]:
         """If another transaction has begun after the commit, wait for the commit, because the next call of that
-        transaction needs the outcome. Raise DeliveryTimeoutError at the deadline; the call can then be repeated."""
+        transaction needs the outcome. Otherwise the same as `until_ended`."""
         if self._context.state is State.BUFFERING:
-            yield from self.until_ended(deadline)
+            yield from self.until_ended(deadline, is_repeatable=is_repeatable)
 
     def end_at_close(self, deadline: float | None) -> Flow[None]:
         """When the producer closes, wait for the commit. Cancel it at the deadline."""
@@ -170,8 +181,13 @@ class BackgroundCommit:
         assert context.commit_result is not None and context.producer is not None and context.records is not None
         following = context.following = ProducerTransaction(context.producer, is_new_flow)
         self._failure = None
-        context.records.hold_back(context.commit_result.deadline)
-        context.move(Event.BEGIN)
+        try:
+            context.records.hold_back(context.commit_result.deadline)
+            context.call(Event.BEGIN)
+        except BaseException:  # such as that of Ctrl-C; the call has not begun
+            context.following = None
+            context.records.release_held()
+            raise
         return following
 
     def fail_following(self, error: BaseException) -> None:
@@ -219,14 +235,23 @@ class BackgroundCommit:
         context.move(Event.ABORT)
 
 
-def _without_end(transaction: ProducerTransaction, transactional_id: str, *, is_closed: bool) -> TransportError:
-    """Return the error of a commit that did not end, because the producer was closed or because of Ctrl-C."""
+def _without_end(
+    transaction: ProducerTransaction, transactional_id: str, state: State, *, is_closed: bool
+) -> TransportError:
+    """Return the error of a commit that did not end, because the producer was closed or because of Ctrl-C.
+
+    state: State of the producer after it.
+    """
     if not transaction.is_commit_unconfirmed:
         if is_closed:
-            return TransportError("the producer was closed before the commit was sent")
-        return TransportError(f"the commit of {transactional_id!r} was interrupted before it was sent")
+            return TransportError(f"the producer was closed before the commit of {transactional_id!r} was sent")
+        return TransportError(
+            f"the commit of {transactional_id!r} was interrupted before it was sent; abort the transaction",
+            remedy="abort",
+        )
     if is_closed:
         text = f"the producer was closed during the commit of {transactional_id!r}: the outcome is unknown"
     else:
-        text = f"the commit of {transactional_id!r} was interrupted: the outcome is unknown"
+        advice = _ADVICE.get(state, "")
+        text = f"the commit of {transactional_id!r} was interrupted: the outcome is unknown{advice}"
     return UnknownOutcomeError(text, possibly_sent=True)

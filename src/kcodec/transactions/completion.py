@@ -169,7 +169,8 @@ class TransactionCompletion:
         """If the end in this block is cancelled, note this in the state, and raise UnknownOutcomeError if a commit was
         sent. If it is late, note this in its error.
 
-        transaction: The one whose commit has begun. None: a call in this block begins to end the open one.
+        transaction: The transaction of a commit in the background. None: the open transaction, which a call in this
+                     block ends.
         """
         context = self._context
         before = context.state

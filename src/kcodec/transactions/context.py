@@ -135,11 +135,17 @@ class ProducerContext:
             return None
         if last is not None and self.is_epoch_used and last.is_new_flow is not is_new_flow:
             return None
-        transaction = self.open = ProducerTransaction(self.producer, is_new_flow)
+        transaction = ProducerTransaction(self.producer, is_new_flow)
+        state = next_state(self.state, Event.BEGIN)
+        self.open = transaction
         self.is_epoch_used = True
-        self.state = next_state(self.state, Event.BEGIN)
-        if self.records is not None:
-            self.records.refuse_sends(None)
+        self.state = state
+        try:
+            if self.records is not None:
+                self.records.refuse_sends(None)
+        except BaseException:  # such as that of Ctrl-C; the next begin aborts it
+            transaction.is_abandoned = True
+            raise
         return transaction
 
     def _note_lost(self) -> None:

@@ -17,7 +17,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransactionStateError
 from kcodec.flow import Flow, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.producer.identity import HIGHEST_VERSION
+from kcodec.producer.identity import HIGHEST_VERSION, NO_PRODUCER
 from kcodec.transactions.background import BackgroundCommit
 from kcodec.transactions.commit_result import CommitResult
 from kcodec.transactions.completion import TransactionCompletion
@@ -28,7 +28,7 @@ from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.identity import TransactionalProducerId
 from kcodec.transactions.maintenance import TransactionMaintenance
 from kcodec.transactions.offsets import Offsets, commit_offsets
-from kcodec.transactions.state import TO_ABORT, Event, State
+from kcodec.transactions.state import TO_ABORT, WRITING, Event, State
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
 
 log = logging.getLogger("kcodec.transactions")
@@ -150,16 +150,22 @@ class TransactionManager:
         if context.state in {State.UNINITIALIZED, State.UNKNOWN_OUTCOME}:
             yield from self.initialize(context.left(deadline))
             is_new_flow = context.level >= NEW_FLOW_LEVEL
-        with context.records.lock if context.records is not None else nullcontext():  # begin_at_once holds it, too
-            context.call(Event.BEGIN)
-            assert context.producer is not None
-            transaction = context.open = ProducerTransaction(context.producer, is_new_flow)
-            context.is_epoch_used = True
-        context.announce()
-        if to_add and not is_new_flow:
-            transaction.to_add |= to_add
-            context.wake.set()
-            yield from self._until_added(transaction, to_add, deadline)
+        # In some states in which the call is refused, no producer id exists.
+        transaction = ProducerTransaction(context.producer or NO_PRODUCER, is_new_flow)
+        try:
+            with context.records.lock if context.records is not None else nullcontext():  # begin_at_once holds it, too
+                context.call(Event.BEGIN)
+                context.open = transaction
+                context.is_epoch_used = True
+            context.announce()
+            if to_add and not is_new_flow:
+                transaction.to_add |= to_add
+                context.wake.set()
+                yield from self._until_added(transaction, to_add, deadline)
+        except BaseException:  # such as that of Ctrl-C
+            # The caller does not get the transaction, so it cannot abort it. If it is open, the next begin aborts it.
+            self.abandon(transaction)
+            raise
         return transaction
 
     def begin_at_once(self) -> ProducerTransaction | None:
@@ -183,13 +189,9 @@ class TransactionManager:
                 yield from wait(context.changed, left)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             context.give_up("its partitions were not added because the begin was interrupted")
-            self.abandon(transaction)
             raise
         except KcodecError as error:
             context.give_up("its partitions were not added")
-            # The caller does not get the transaction, so it cannot abort it. What the abort leaves open when the time
-            # of this call is over, the next begin aborts.
-            self.abandon(transaction)
             if context.state is State.ABORTABLE_ERROR:
                 try:
                     yield from self.abort(context.left(deadline))
@@ -218,7 +220,9 @@ class TransactionManager:
                 "this transaction has ended: begin the next one", state=context.state.name, event=Event.SEND.name
             )
         self._check_shareable(transaction)
-        return self._share(transaction)
+        transaction.is_shared = True
+        context.note_sent(transaction)
+        return self._handle_of(transaction)
 
     def release(self, timeout: float | None = None) -> Flow[TransactionHandle]:
         """Flush, and leave the transaction open for the processes that have its handle. Close this producer afterwards.
@@ -238,12 +242,16 @@ class TransactionManager:
                 assert context.kept_error is not None
                 raise context.kept_error.with_traceback(None)
             self._check_shareable(transaction)
-            handle = self._share(transaction)
+            handle = self._handle_of(transaction)
             context.move(Event.FLUSHED)
+            context.note_sent(transaction)
+            transaction.is_shared = True  # at last: after an interruption, no process has the handle
         except TransactionStateError as error:
             context.move(Event.INTERRUPTED, error)
             raise
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            if context.state is State.RELEASED:  # the caller does not get the handle
+                context.state = State.RELEASING
             if context.state is State.RELEASING:
                 context.move(Event.INTERRUPTED, context.blocked("the release was interrupted"))
             raise
@@ -261,9 +269,7 @@ class TransactionManager:
                 event=Event.SEND.name,
             )
 
-    def _share(self, transaction: ProducerTransaction) -> TransactionHandle:
-        transaction.is_shared = True
-        self.context.note_sent(transaction)
+    def _handle_of(self, transaction: ProducerTransaction) -> TransactionHandle:
         return TransactionHandle(self.transactional_id, *transaction.producer, self.cluster.transaction_version)
 
     # Offsets
@@ -282,24 +288,26 @@ class TransactionManager:
         highest_version: Highest version of TxnOffsetCommit in the old flow. A lower one imitates an older broker.
         """
         context = self.context
-        deadline = context.deadline(timeout)
-        yield from self.background.until_open(deadline)
-        context.call(Event.SEND_OFFSETS)
-        transaction = context.now_open
-        if not offsets:
-            return
-        transaction.requests += 1
+        newest = context.newest
+        transaction: ProducerTransaction | None = None
         try:
-            context.note_sent(transaction)
-            yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
+            deadline = context.deadline(timeout)
+            yield from self.background.until_open(deadline, is_repeatable=False)
+            context.call(Event.SEND_OFFSETS)
+            transaction = context.now_open
+            if offsets:
+                yield from self._send_offsets(transaction, offsets, group, deadline, highest_version)
         except (KcodecError, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
             why = str(error) if isinstance(error, KcodecError) else "the call was interrupted"
-            context.give_up(f"offsets of group {group.group_id!r} were not accepted: {why}")
+            why = f"offsets of group {group.group_id!r} were not accepted: {why}"
+            if transaction is context.open and context.state in WRITING:  # even if a commit already waits for this call
+                context.move(Event.ABORTABLE, context.blocked(why))
+            elif newest is context.newest and context.state is State.BUFFERING:  # the call has waited for the commit
+                self.background.fail_following(context.blocked(why))
+            elif newest is context.newest:
+                context.give_up(why)
             context.advise(error)
             raise
-        finally:
-            transaction.requests -= 1
-            context.changed.set()
 
     def _send_offsets(
         self,
@@ -310,7 +318,9 @@ class TransactionManager:
         highest_version: int,
     ) -> Flow[None]:
         context = self.context
+        transaction.requests += 1
         try:
+            context.note_sent(transaction)
             yield from commit_offsets(
                 self.cluster,
                 self.transactional_id,
@@ -327,6 +337,9 @@ class TransactionManager:
             found = yield from investigate_failed(self.cluster, context.ending(transaction), failed, deadline)
             context.fail(found)
             raise found.error from None
+        finally:
+            transaction.requests -= 1
+            context.changed.set()
 
     # The end
 
