@@ -33,8 +33,9 @@ class AsyncioLoop(IoLoop):
     def __init__(self, client: Client) -> None:
         super().__init__(client)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        #: By the client's clock; the timer fires then or earlier than the next flow is due.
+        #: Two timers for the same time, because asyncio drops a callback that Ctrl-C interrupts at its first line.
+        self._timers: tuple[asyncio.TimerHandle, ...] = ()
+        #: By the client's clock; the timers fire then or earlier than the next flow is due.
         self._timer_due = _NEVER
         self._is_turning = self._is_finishing = self._is_reported = False
         self._is_over = asyncio.Event()
@@ -123,8 +124,8 @@ class AsyncioLoop(IoLoop):
 
     def _end(self, reason: TransportError) -> None:
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
         if self._loop is not None and not self._loop.is_closed():  # a second Ctrl-C may have closed it
             self.client.stop()
             self.client.scheduler.run_ready()
@@ -267,19 +268,21 @@ class AsyncioLoop(IoLoop):
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         when = self.client.scheduler.next_wakeup()
-        # A timer that is due has not fired yet, or asyncio has dropped it because of Ctrl-C.
+        # Timers that are due have not fired yet, or asyncio has dropped them because of Ctrl-C.
         if when is not None and (when < self._timer_due or self._timer_due <= self.client.clock()):
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer_due = _NEVER  # until the next timer exists, even if Ctrl-C interrupts this
-            self._timer = loop.call_later(max(when - self.client.clock(), 0.0), self._timer_fired)
+            self._timer_due = _NEVER  # until the next timers exist, even if Ctrl-C interrupts this
+            for timer in self._timers:
+                timer.cancel()
+            fires_at = loop.time() + max(when - self.client.clock(), 0.0)
+            self._timers = loop.call_at(fires_at, self._timer_fired), loop.call_at(fires_at, self._timer_fired)
             self._timer_due = when
 
     def _timer_fired(self) -> None:
         """Run the flows. A timer is kept when its wakeup is no longer necessary, for example after the response to a
-        request. A timer that fires without effect costs less than a new timer after each event."""
-        self._timer_due = _NEVER  # first: a Ctrl-C in between must not prevent the next timer
-        self._timer = None
+        request. A timer that fires without effect costs less than a new timer after each event.
+
+        Two timers call this. The first call usually sets the next timers, and this cancels the second call."""
+        self._timer_due = _NEVER  # first: a Ctrl-C in between must not prevent the next timers
         if not self.is_closed:  # nor is this a forked child, whose event loop has a copy of the timer
             self.turn()
 
