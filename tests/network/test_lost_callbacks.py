@@ -15,7 +15,7 @@ from interrupted_calls import ctrl_c, interrupted
 from kcodec.broker import Broker
 from kcodec.client import aio
 from kcodec.client.flows import run_in_background
-from kcodec.flow import Flow, sleep
+from kcodec.flow import Flow, blocking, sleep
 from kcodec.network.scheduler import Scheduler
 from kcodec.producer.delivery import RecordMetadata
 from kcodec.producer.on_delivery import call_on_delivery
@@ -25,6 +25,8 @@ FILE = "asyncio_loop.py"
 LIMIT = 10.0
 #: No timer of an idle client is due within this number of seconds.
 IDLE_SECONDS = 2.0
+#: The flows of a producer that run until it is closed.
+BACKGROUND = {"metadata", "producer"}
 
 
 @pytest.fixture
@@ -78,6 +80,43 @@ def test_timers_fire_after_a_lost_timer(kcodec_broker: Broker, event_loop: async
         event_loop.run_until_complete(task)
     event_loop.run_until_complete(asyncio.wait_for(task, LIMIT))
     event_loop.run_until_complete(producer.close())
+
+
+def test_the_result_of_an_executor_arrives_after_a_lost_callback(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop
+) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+    task = event_loop.create_task(producer._io_loop.run(blocking(lambda: "token")))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "ended", FILE):
+        event_loop.run_until_complete(task)
+    assert event_loop.run_until_complete(asyncio.wait_for(task, LIMIT)) == "token"
+    event_loop.run_until_complete(producer.close())
+
+
+def test_a_client_starts_after_an_interrupted_first_call(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop
+) -> None:
+    """Ctrl-C comes at each point of the first `send`. The next one sends its record."""
+    topic, servers = kcodec_broker.create_topic(partitions=1), kcodec_broker.bootstrap_servers
+
+    async def run(at: int) -> bool:
+        producer = aio.Producer(bootstrap_servers=servers)
+        try:
+            is_interrupted = interrupted(producer._start, at)
+            async with asyncio.timeout(LIMIT):
+                await (await producer.send(topic, b"value"))
+            names = [task.name for task in producer._client.scheduler.tasks]
+            assert set(names) >= BACKGROUND, f"at {at}"
+            assert all(names.count(name) == 1 for name in BACKGROUND), f"at {at}"
+        finally:
+            await producer.close()
+        return is_interrupted
+
+    at = 0
+    while event_loop.run_until_complete(run(at)):
+        at += 1
+    assert at > 20
 
 
 def new_scheduler() -> Scheduler:

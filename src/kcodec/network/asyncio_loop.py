@@ -218,8 +218,9 @@ class AsyncioLoop(IoLoop):
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self.client.start(self, self.run_blocking)
+            loop = asyncio.get_running_loop()
+            self.client.start(self, self.run_blocking)  # first: if Ctrl-C interrupts it, the next call repeats it
+            self._loop = loop
             if self.last_work is not None:
                 self._watch = self._until_loop_ends()
                 _step(self._watch.__anext__())
@@ -293,7 +294,7 @@ class AsyncioLoop(IoLoop):
                 waiter.exception()  # retrieved, also if Ctrl-C ends the event loop before the caller gets it
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on the loop's executor. `done` is called with its result on the loop."""
+        """Run a function on the loop's executor. `done` is called with its result on the loop, possibly twice."""
         assert self._loop is not None
         try:
             future = self._loop.run_in_executor(None, function)
@@ -307,10 +308,11 @@ class AsyncioLoop(IoLoop):
             if future.cancelled() or self.is_closed:
                 return
             error = future.exception()
-            done(None if error else future.result(), error)
+            done(None if error else future.result(), error)  # only the first call counts
             self.turn()
 
-        future.add_done_callback(ended)
+        for _ in range(2):  # asyncio drops a callback that Ctrl-C interrupts at its first line
+            future.add_done_callback(ended)
 
     def _keep(self, future: asyncio.Future[Any]) -> None:
         self._tasks.add(future)

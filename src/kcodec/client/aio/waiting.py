@@ -81,19 +81,26 @@ class ClientBase(NotPickled):
     _io_loop: IoLoop
     _event_loop: asyncio.AbstractEventLoop | None = None
     _is_started = False
+    #: Whether the background flows were started.
+    _has_begun = False
     #: Text of the ResourceWarning for an object that was not closed.
     _unclosed: ClassVar[str] = "was not closed"
 
     def _begin(self) -> None:
         """Run the background flows of a client. This is called in the event loop."""
 
+    def _begin_once(self) -> None:
+        if not self._has_begun:
+            self._begin()
+            self._has_begun = True
+
     def _start(self) -> None:
         """Start the background flows with the first call. Raise RuntimeError in another event loop than that of the
         first call."""
         if self._event_loop is None:
-            self._event_loop = asyncio.get_running_loop()
-            self._is_started = True
-            self._io_loop.post(self._begin)
+            event_loop = asyncio.get_running_loop()
+            self._io_loop.post(self._begin_once)  # first: if Ctrl-C interrupts it, the next call posts it again
+            self._event_loop, self._is_started = event_loop, True
         else:
             self._io_loop.check_wait()
 
