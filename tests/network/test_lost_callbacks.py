@@ -119,6 +119,23 @@ def test_a_client_starts_after_an_interrupted_first_call(
     assert at > 20
 
 
+@pytest.mark.parametrize("function", ["connection_made", "_open"])
+def test_a_connection_opens_after_a_lost_callback(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop, function: str
+) -> None:
+    """The client does not wait for `socket_connection_setup_timeout_ms`."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = aio.Producer(
+        bootstrap_servers=kcodec_broker.bootstrap_servers, socket_connection_setup_timeout_ms=60_000
+    )
+    task = event_loop.create_task(two_records(producer, topic))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, FILE, caller="_run"):
+        event_loop.run_until_complete(task)
+    metadata = event_loop.run_until_complete(asyncio.wait_for(task, LIMIT))
+    assert [one.offset for one in metadata] == [0, 1]
+    event_loop.run_until_complete(producer.close())
+
+
 def new_scheduler() -> Scheduler:
     return Scheduler(lambda: 0.0, cast(Any, None))
 

@@ -328,6 +328,9 @@ class AsyncioLoop(IoLoop):
             if task.cancelled():  # by a program that cancels all tasks, as asyncio.run does at its end
                 connection.closed(OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)))
                 self.turn()
+            elif (error := task.exception()) is not None:  # such as KeyboardInterrupt
+                connection.opening_failed(error)
+                self.turn()
 
         task.add_done_callback(ended)
 
@@ -355,12 +358,14 @@ class AsyncioLoop(IoLoop):
                     flags=socket.AI_NUMERICHOST,
                 )
                 try:
-                    await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
+                    transport, protocol = await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
                 except TimeoutError:
                     failure = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
                 except OSError as error:
                     failure = error
                 else:
+                    # asyncio has called this, and has dropped the call if Ctrl-C came at its first line.
+                    self._loop.call_soon(protocol.connection_made, transport)
                     return
         except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port
             failure = error
@@ -385,8 +390,14 @@ class _Protocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # those of uvloop are of another class
-        self._connection.connected(self)
+        if self._transport is None:
+            self._transport = cast("asyncio.Transport", transport)  # those of uvloop are of another class
+            try:
+                self._connection.connected(self)
+            except (KeyboardInterrupt, SystemExit) as error:
+                self._connection.opening_failed(error)
+                self.close()
+                raise
         self._io_loop.turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:
