@@ -358,7 +358,9 @@ class AsyncioLoop(IoLoop):
                     flags=socket.AI_NUMERICHOST,
                 )
                 try:
-                    transport, protocol = await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
+                    transport, protocol = await asyncio.wait_for(
+                        opening, connection.seconds_for_address(len(found) - number)
+                    )
                 except TimeoutError:
                     failure = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
                 except OSError as error:
