@@ -136,6 +136,41 @@ def test_a_connection_opens_after_a_lost_callback(
     event_loop.run_until_complete(producer.close())
 
 
+def test_a_poll_ends_after_a_lost_timer(kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    consumer = aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers)
+    event_loop.run_until_complete(consumer.assign([(topic, 0)]))
+    event_loop.run_until_complete(consumer.poll(timeout=1.0))
+    task = event_loop.create_task(consumer.poll(timeout=0.2))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "end", "waiting.py", caller="_run"):
+        event_loop.run_until_complete(task)
+    assert event_loop.run_until_complete(asyncio.wait_for(task, LIMIT)) == []
+    event_loop.run_until_complete(consumer.close())
+
+
+@pytest.mark.parametrize("function", ["_loop_runs", "_wake_next"])
+def test_a_task_that_sends_continues_after_a_lost_callback(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop, function: str
+) -> None:
+    """A task that sends without a pause lets the event loop run, and then continues."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+
+    async def send_until_resumed() -> int:
+        sent = 0
+        while not hits or sent < 1000:
+            await producer.send(topic, b"value")
+            sent += 1
+        return sent
+
+    hits = list[str]()
+    task = event_loop.create_task(send_until_resumed())
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, "waiting.py", caller="_run") as hits:
+        event_loop.run_until_complete(task)
+    assert event_loop.run_until_complete(asyncio.wait_for(task, LIMIT)) >= 1000
+    event_loop.run_until_complete(producer.close())
+
+
 def new_scheduler() -> Scheduler:
     return Scheduler(lambda: 0.0, cast(Any, None))
 

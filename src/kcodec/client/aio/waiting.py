@@ -55,6 +55,13 @@ UNWATCHED_SECONDS = 0.01
 MOST_WOKEN = 256
 
 
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Register a callback, whose second call has no effect, twice. asyncio drops a callback that Ctrl-C interrupts at
+    its first line."""
+    loop.call_soon(callback)
+    loop.call_soon(callback)
+
+
 def core_lock(io_loop: IoLoop) -> threading.RLock:
     """Return the lock of a core. All calls come from one thread, so the lock is always free. A `nullcontext` would
     need two calls of Python functions, and this lock needs none."""
@@ -123,12 +130,14 @@ class ClientBase(NotPickled):
             if not ended.done():
                 ended.set_result(None)
 
-        timer = loop.call_later(min(seconds, core.longest_wait), end)
+        ends_at = loop.time() + min(seconds, core.longest_wait)
+        timers = loop.call_at(ends_at, end), loop.call_at(ends_at, end)
         try:
             core.polls.begin_wait(end)
             await ended
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             core.polls.end_wait()
         core.note_request()
         return None
@@ -371,7 +380,7 @@ class _SpaceQueue:
 
     def resume(self) -> None:
         """Let the first tasks continue after the event loop has run."""
-        asyncio.get_running_loop().call_soon(self._wake_next)
+        _call_soon(asyncio.get_running_loop(), self._wake_next)
 
     def wake_first(self) -> None:
         """Let the first task try to get space."""
@@ -413,7 +422,7 @@ class _SpaceQueue:
             loop = asyncio._get_running_loop()
             if loop is not None:  # the event loop may have run meanwhile, so it is watched from now on
                 self._busy_since, self._is_watched = now, True
-                loop.call_soon(self._loop_runs)
+                _call_soon(loop, self._loop_runs)
         return False
 
     def _loop_runs(self) -> None:
