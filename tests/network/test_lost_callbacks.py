@@ -17,6 +17,7 @@ from kcodec.client import aio
 from kcodec.client.flows import run_in_background
 from kcodec.flow import Flow, blocking, sleep
 from kcodec.network.scheduler import Scheduler
+from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import RecordMetadata
 from kcodec.producer.on_delivery import call_on_delivery
 
@@ -139,7 +140,7 @@ def test_a_connection_opens_after_a_lost_callback(
 def test_a_poll_ends_after_a_lost_timer(kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
     consumer = aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers)
-    event_loop.run_until_complete(consumer.assign([(topic, 0)]))
+    event_loop.run_until_complete(consumer.assign([TopicPartition(topic, 0)]))
     event_loop.run_until_complete(consumer.poll(timeout=1.0))
     task = event_loop.create_task(consumer.poll(timeout=0.2))
     with pytest.raises(KeyboardInterrupt), ctrl_c("call", "end", "waiting.py", caller="_run"):
@@ -163,7 +164,6 @@ def test_a_task_that_sends_continues_after_a_lost_callback(
             sent += 1
         return sent
 
-    hits = list[str]()
     task = event_loop.create_task(send_until_resumed())
     with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, "waiting.py", caller="_run") as hits:
         event_loop.run_until_complete(task)
