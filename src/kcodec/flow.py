@@ -219,7 +219,7 @@ class Signal:
         alarm = self.alarm
         return alarm.when if alarm is not None and alarm.action is not None else _NEVER
 
-    def delay_alarm(self, when: float) -> None:
+    def cancel_alarm_before(self, when: float) -> None:
         """Cancel the timer of an earlier wait with `is_vague` if it is due before this time."""
         if self.alarm_at < when:
             self.alarm.cancel()

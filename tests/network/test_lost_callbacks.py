@@ -15,12 +15,19 @@ from interrupted_calls import ctrl_c, interrupted
 from kcodec.broker import Broker
 from kcodec.client import aio
 from kcodec.client.flows import run_in_background
-from kcodec.flow import Flow, sleep
+from kcodec.flow import Flow, blocking, sleep
 from kcodec.network.scheduler import Scheduler
+from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import RecordMetadata
 from kcodec.producer.on_delivery import call_on_delivery
 
 FILE = "asyncio_loop.py"
+#: A wait fails after this number of seconds.
+LIMIT = 10.0
+#: No timer of an idle client is due within this number of seconds.
+IDLE_SECONDS = 2.0
+#: The flows of a producer that run until it is closed.
+BACKGROUND = {"metadata", "producer"}
 
 
 @pytest.fixture
@@ -34,8 +41,17 @@ def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 async def connected_producer(servers: str, topic: str) -> aio.Producer:
     producer = aio.Producer(bootstrap_servers=servers)
     await two_records(producer, topic)
-    await asyncio.sleep(0.1)  # so that no wake-up of the sender is due
+    async with asyncio.timeout(LIMIT):
+        while is_busy(producer):
+            await asyncio.sleep(0.01)
     return producer
+
+
+def is_busy(producer: aio.Producer) -> bool:
+    """Return whether the client soon runs a flow without an event, for example the sender."""
+    client = producer._client
+    wakeup = client.scheduler.next_wakeup()
+    return client.scheduler.has_ready or (wakeup is not None and wakeup < client.clock() + IDLE_SECONDS)
 
 
 async def two_records(producer: aio.Producer, topic: str) -> list[RecordMetadata]:
@@ -50,24 +66,108 @@ def test_records_are_sent_after_a_lost_callback(kcodec_broker: Broker, event_loo
     task = event_loop.create_task(two_records(producer, topic))
     with pytest.raises(KeyboardInterrupt), ctrl_c("call", "", FILE, caller="_run"):
         event_loop.run_until_complete(task)
-    metadata = event_loop.run_until_complete(asyncio.wait_for(task, 1.0))
+    metadata = event_loop.run_until_complete(asyncio.wait_for(task, LIMIT))
     assert [one.offset for one in metadata] == [2, 3]
     event_loop.run_until_complete(producer.close())
 
 
 def test_timers_fire_after_a_lost_timer(kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop) -> None:
-    topic, fired = kcodec_broker.create_topic(partitions=1), asyncio.Event()
+    """A flow that only sleeps continues, although nothing else happens."""
+    topic = kcodec_broker.create_topic(partitions=1)
     producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
-    scheduler, clock = producer._client.scheduler, producer._client.clock
 
-    async def set_timer(seconds: float) -> None:
-        scheduler.call_at(clock() + seconds, fired.set)
-        producer._io_loop.turn()
-        await asyncio.wait_for(fired.wait(), 2.0)
-
+    task = event_loop.create_task(producer._io_loop.run(sleep(0.05)))
     with pytest.raises(KeyboardInterrupt), ctrl_c("call", "_timer_fired", FILE):
-        event_loop.run_until_complete(set_timer(0.05))
-    event_loop.run_until_complete(set_timer(0.1))
+        event_loop.run_until_complete(task)
+    event_loop.run_until_complete(asyncio.wait_for(task, LIMIT))
+    event_loop.run_until_complete(producer.close())
+
+
+def test_the_result_of_an_executor_arrives_after_a_lost_callback(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop
+) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+    task = event_loop.create_task(producer._io_loop.run(blocking(lambda: "token")))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "ended", FILE):
+        event_loop.run_until_complete(task)
+    assert event_loop.run_until_complete(asyncio.wait_for(task, LIMIT)) == "token"
+    event_loop.run_until_complete(producer.close())
+
+
+def test_a_client_starts_after_an_interrupted_first_call(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop
+) -> None:
+    """Ctrl-C comes at each point of the first `send`. The next one sends its record."""
+    topic, servers = kcodec_broker.create_topic(partitions=1), kcodec_broker.bootstrap_servers
+
+    async def run(at: int) -> bool:
+        producer = aio.Producer(bootstrap_servers=servers)
+        try:
+            is_interrupted = interrupted(producer._start, at)
+            async with asyncio.timeout(LIMIT):
+                await (await producer.send(topic, b"value"))
+            names = [task.name for task in producer._client.scheduler.tasks]
+            assert set(names) >= BACKGROUND, f"at {at}"
+            assert all(names.count(name) == 1 for name in BACKGROUND), f"at {at}"
+        finally:
+            await producer.close()
+        return is_interrupted
+
+    at = 0
+    while event_loop.run_until_complete(run(at)):
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.parametrize("function", ["connection_made", "_open"])
+def test_a_connection_opens_after_a_lost_callback(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop, function: str
+) -> None:
+    """The client does not wait for `socket_connection_setup_timeout_ms`."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = aio.Producer(
+        bootstrap_servers=kcodec_broker.bootstrap_servers, socket_connection_setup_timeout_ms=60_000
+    )
+    task = event_loop.create_task(two_records(producer, topic))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, FILE, caller="_run"):
+        event_loop.run_until_complete(task)
+    metadata = event_loop.run_until_complete(asyncio.wait_for(task, LIMIT))
+    assert [one.offset for one in metadata] == [0, 1]
+    event_loop.run_until_complete(producer.close())
+
+
+def test_a_poll_ends_after_a_lost_timer(kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    consumer = aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers)
+    event_loop.run_until_complete(consumer.assign([TopicPartition(topic, 0)]))
+    event_loop.run_until_complete(consumer.poll(timeout=1.0))
+    task = event_loop.create_task(consumer.poll(timeout=0.2))
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", "end", "waiting.py", caller="_run"):
+        event_loop.run_until_complete(task)
+    assert event_loop.run_until_complete(asyncio.wait_for(task, LIMIT)) == []
+    event_loop.run_until_complete(consumer.close())
+
+
+@pytest.mark.parametrize("function", ["_loop_runs", "_wake_next"])
+def test_a_task_that_sends_continues_after_a_lost_callback(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop, function: str
+) -> None:
+    """A task that sends without a pause lets the event loop run, and then continues."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+
+    async def send_until_resumed() -> int:
+        sent = 0
+        while not hits or sent < 1000:
+            await producer.send(topic, b"value")
+            sent += 1
+        return sent
+
+    task = event_loop.create_task(send_until_resumed())
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, "waiting.py", caller="_run") as hits:
+        event_loop.run_until_complete(task)
+    assert event_loop.run_until_complete(asyncio.wait_for(task, LIMIT)) >= 1000
     event_loop.run_until_complete(producer.close())
 
 

@@ -447,16 +447,16 @@ def test_a_vague_wait_is_never_late() -> None:
     assert woken == [0.5, 1.5, 10.0, 12.0] and script.scheduler.next_wakeup() is None
 
 
-def test_the_timer_of_a_vague_wait_can_be_delayed() -> None:
+def test_an_early_timer_of_a_vague_wait_can_be_cancelled() -> None:
     """The next wait then sets another timer. A timer that is later stays."""
     script, signal = Script(), Signal()
     woken: list[float] = []
-    signal.delay_alarm(1.0)
+    signal.cancel_alarm_before(1.0)
     script.scheduler.spawn(vague_waits(script, signal, woken, 5.0, 30.0), "waits")
     script.run(0.5)
-    signal.delay_alarm(4.0)
+    signal.cancel_alarm_before(4.0)
     assert signal.alarm_at == 5.0
-    signal.delay_alarm(30.5)
+    signal.cancel_alarm_before(30.5)
     signal.set()
     script.run(60.0)
     assert woken == [0.5, 30.5]

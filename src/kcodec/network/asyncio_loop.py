@@ -33,8 +33,9 @@ class AsyncioLoop(IoLoop):
     def __init__(self, client: Client) -> None:
         super().__init__(client)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        #: By the client's clock; the timer fires then or earlier than the next flow is due.
+        #: Two timers for the same time, because asyncio drops a callback that Ctrl-C interrupts at its first line.
+        self._timers: tuple[asyncio.TimerHandle, ...] = ()
+        #: By the client's clock; the timers fire then or earlier than the next flow is due.
         self._timer_due = _NEVER
         self._is_turning = self._is_finishing = self._is_reported = False
         self._is_over = asyncio.Event()
@@ -123,8 +124,8 @@ class AsyncioLoop(IoLoop):
 
     def _end(self, reason: TransportError) -> None:
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
         if self._loop is not None and not self._loop.is_closed():  # a second Ctrl-C may have closed it
             self.client.stop()
             self.client.scheduler.run_ready()
@@ -217,8 +218,9 @@ class AsyncioLoop(IoLoop):
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self.client.start(self, self.run_blocking)
+            loop = asyncio.get_running_loop()
+            self.client.start(self, self.run_blocking)  # first: if Ctrl-C interrupts it, the next call repeats it
+            self._loop = loop
             if self.last_work is not None:
                 self._watch = self._until_loop_ends()
                 _step(self._watch.__anext__())
@@ -267,19 +269,21 @@ class AsyncioLoop(IoLoop):
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         when = self.client.scheduler.next_wakeup()
-        # A timer that is due has not fired yet, or asyncio has dropped it because of Ctrl-C.
+        # Timers that are due have not fired yet, or asyncio has dropped them because of Ctrl-C.
         if when is not None and (when < self._timer_due or self._timer_due <= self.client.clock()):
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer_due = _NEVER  # until the next timer exists, even if Ctrl-C interrupts this
-            self._timer = loop.call_later(max(when - self.client.clock(), 0.0), self._timer_fired)
+            self._timer_due = _NEVER  # until the next timers exist, even if Ctrl-C interrupts this
+            for timer in self._timers:
+                timer.cancel()
+            fires_at = loop.time() + max(when - self.client.clock(), 0.0)
+            self._timers = loop.call_at(fires_at, self._timer_fired), loop.call_at(fires_at, self._timer_fired)
             self._timer_due = when
 
     def _timer_fired(self) -> None:
         """Run the flows. A timer is kept when its wakeup is no longer necessary, for example after the response to a
-        request. A timer that fires without effect costs less than a new timer after each event."""
-        self._timer_due = _NEVER  # first: a Ctrl-C in between must not prevent the next timer
-        self._timer = None
+        request. A timer that fires without effect costs less than a new timer after each event.
+
+        Two timers call this. The first call usually sets the next timers, and this cancels the second call."""
+        self._timer_due = _NEVER  # first: a Ctrl-C in between must not prevent the next timers
         if not self.is_closed:  # nor is this a forked child, whose event loop has a copy of the timer
             self.turn()
 
@@ -290,7 +294,7 @@ class AsyncioLoop(IoLoop):
                 waiter.exception()  # retrieved, also if Ctrl-C ends the event loop before the caller gets it
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on the loop's executor. `done` is called with its result on the loop."""
+        """Run a function on the loop's executor. `done` is called with its result on the loop, possibly twice."""
         assert self._loop is not None
         try:
             future = self._loop.run_in_executor(None, function)
@@ -304,10 +308,11 @@ class AsyncioLoop(IoLoop):
             if future.cancelled() or self.is_closed:
                 return
             error = future.exception()
-            done(None if error else future.result(), error)
+            done(None if error else future.result(), error)  # only the first call counts
             self.turn()
 
-        future.add_done_callback(ended)
+        for _ in range(2):  # asyncio drops a callback that Ctrl-C interrupts at its first line
+            future.add_done_callback(ended)
 
     def _keep(self, future: asyncio.Future[Any]) -> None:
         self._tasks.add(future)
@@ -322,6 +327,9 @@ class AsyncioLoop(IoLoop):
         def ended(task: asyncio.Task[None]) -> None:
             if task.cancelled():  # by a program that cancels all tasks, as asyncio.run does at its end
                 connection.closed(OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)))
+                self.turn()
+            elif (error := task.exception()) is not None:  # such as KeyboardInterrupt
+                connection.opening_failed(error)
                 self.turn()
 
         task.add_done_callback(ended)
@@ -350,12 +358,16 @@ class AsyncioLoop(IoLoop):
                     flags=socket.AI_NUMERICHOST,
                 )
                 try:
-                    await asyncio.wait_for(opening, connection.seconds_for_address(len(found) - number))
+                    transport, protocol = await asyncio.wait_for(
+                        opening, connection.seconds_for_address(len(found) - number)
+                    )
                 except TimeoutError:
                     failure = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
                 except OSError as error:
                     failure = error
                 else:
+                    # asyncio has called this, and has dropped the call if Ctrl-C came at its first line.
+                    self._loop.call_soon(protocol.connection_made, transport)
                     return
         except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port
             failure = error
@@ -380,8 +392,14 @@ class _Protocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # those of uvloop are of another class
-        self._connection.connected(self)
+        if self._transport is None:
+            self._transport = cast("asyncio.Transport", transport)  # those of uvloop are of another class
+            try:
+                self._connection.connected(self)
+            except (KeyboardInterrupt, SystemExit) as error:
+                self._connection.opening_failed(error)
+                self.close()
+                raise
         self._io_loop.turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:

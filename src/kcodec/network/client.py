@@ -67,14 +67,19 @@ class Client:
         self.on_crash: list[Callable[[BaseException], None]] = []
 
     def start(self, opener: Opener, run_blocking: Callable[[Callable[[], Any], Done], None]) -> None:
-        """Start to keep metadata up to date; called by the I/O loop."""
+        """Start to keep metadata up to date; called by the I/O loop. A call that follows because Ctrl-C in asyncio has
+        interrupted this one starts only what is missing."""
         self.scheduler.run_blocking = run_blocking
         self.network.wire(self.scheduler, self.cluster, opener)
-        self._keep_metadata()
-        self.scheduler.spawn(report_gauges(self.options.metrics, self._report), "metrics")
+        running = {task.name: task for task in self.scheduler.tasks}
+        self._keep_metadata(running.get("metadata"))
+        if "metrics" not in running:
+            self.scheduler.spawn(report_gauges(self.options.metrics, self._report), "metrics")
 
-    def _keep_metadata(self) -> None:
-        self.scheduler.spawn(self.cluster.keep_fresh(), "metadata").when_done(self._metadata_ended)
+    def _keep_metadata(self, running: Task[None] | None = None) -> None:
+        task = running or self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
+        if not task.is_observed:
+            task.when_done(self._metadata_ended)
         self.cluster.request_update("start")
 
     def _metadata_ended(self, task: Task[None]) -> None:

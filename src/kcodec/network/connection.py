@@ -237,7 +237,8 @@ class Connection:
             return ""
         if self.versions is None and not self._is_in_tls_handshake:
             return (
-                "; the peer has not responded to ApiVersions, the first request: check that a broker has this address"
+                "; the peer has not responded to ApiVersions, the first request: check that this is the address of a"
+                " broker"
             )
         return f"; {self._setup_step} has not ended"
 
@@ -506,6 +507,13 @@ class Connection:
         is_silent = self._transport is not None and not self._has_response
         if is_silent and self.address in ends and not isinstance(error, AuthenticationError):
             ends[self.address] += 1
+
+    def opening_failed(self, error: BaseException) -> None:
+        """Close the connection after an error that is not a failure of the broker, such as Ctrl-C in asyncio. Otherwise
+        later calls would use a connection that nothing opens."""
+        reason = TransportError(f"{self.name}: {error!r} ended the opening of the connection; repeat the call")
+        reason.__cause__ = error
+        self.close(reason, is_failure=False)
 
     def close(self, error: BaseException, *, is_failure: bool = True) -> None:
         """Close the connection. Every call without a response fails with this reason."""

@@ -194,8 +194,8 @@ class Network(ConnectionOwner):
                     self.scheduler.call_at(self.clock() + delay, lambda: self._open(opening))
                 else:
                     self._open(opening)
-            except BaseException:  # Ctrl-C in asyncio; otherwise later calls would use a connection that nothing opens
-                connection.close(TransportError(f"{connection.name}: its opening was interrupted"), is_failure=False)
+            except BaseException as error:  # such as that of Ctrl-C in asyncio
+                connection.opening_failed(error)
                 raise
         return connection
 

@@ -210,8 +210,11 @@ class Sender:
                 if self.turn is not None:
                     self._take_turns(self.turn)
                 if not self._is_woken:
+                    # If the next round is soon, records wait for it, and an earlier timer would begin a round without
+                    # effect. Before a long pause, the earlier timer stays, because a round without effect costs less
+                    # than a new timer after each event.
                     if pause <= self.settings.linger:
-                        self._signal.delay_alarm(self.clock() + pause)
+                        self._signal.cancel_alarm_before(self.clock() + pause)
                     yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0), is_vague=True)
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)

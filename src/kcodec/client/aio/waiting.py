@@ -55,6 +55,13 @@ UNWATCHED_SECONDS = 0.01
 MOST_WOKEN = 256
 
 
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Register a callback, whose second call has no effect, twice. asyncio drops a callback that Ctrl-C interrupts at
+    its first line."""
+    loop.call_soon(callback)
+    loop.call_soon(callback)
+
+
 def core_lock(io_loop: IoLoop) -> threading.RLock:
     """Return the lock of a core. All calls come from one thread, so the lock is always free. A `nullcontext` would
     need two calls of Python functions, and this lock needs none."""
@@ -81,19 +88,26 @@ class ClientBase(NotPickled):
     _io_loop: IoLoop
     _event_loop: asyncio.AbstractEventLoop | None = None
     _is_started = False
+    #: Whether the background flows were started.
+    _has_begun = False
     #: Text of the ResourceWarning for an object that was not closed.
     _unclosed: ClassVar[str] = "was not closed"
 
     def _begin(self) -> None:
         """Run the background flows of a client. This is called in the event loop."""
 
+    def _begin_once(self) -> None:
+        if not self._has_begun:
+            self._begin()
+            self._has_begun = True
+
     def _start(self) -> None:
         """Start the background flows with the first call. Raise RuntimeError in another event loop than that of the
         first call."""
         if self._event_loop is None:
-            self._event_loop = asyncio.get_running_loop()
-            self._is_started = True
-            self._io_loop.post(self._begin)
+            event_loop = asyncio.get_running_loop()
+            self._io_loop.post(self._begin_once)  # first: if Ctrl-C interrupts it, the next call posts it again
+            self._event_loop, self._is_started = event_loop, True
         else:
             self._io_loop.check_wait()
 
@@ -116,12 +130,14 @@ class ClientBase(NotPickled):
             if not ended.done():
                 ended.set_result(None)
 
-        timer = loop.call_later(min(seconds, core.longest_wait), end)
+        ends_at = loop.time() + min(seconds, core.longest_wait)
+        timers = loop.call_at(ends_at, end), loop.call_at(ends_at, end)
         try:
             core.polls.begin_wait(end)
             await ended
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             core.polls.end_wait()
         core.note_request()
         return None
@@ -364,7 +380,7 @@ class _SpaceQueue:
 
     def resume(self) -> None:
         """Let the first tasks continue after the event loop has run."""
-        asyncio.get_running_loop().call_soon(self._wake_next)
+        _call_soon(asyncio.get_running_loop(), self._wake_next)
 
     def wake_first(self) -> None:
         """Let the first task try to get space."""
@@ -406,7 +422,7 @@ class _SpaceQueue:
             loop = asyncio._get_running_loop()
             if loop is not None:  # the event loop may have run meanwhile, so it is watched from now on
                 self._busy_since, self._is_watched = now, True
-                loop.call_soon(self._loop_runs)
+                _call_soon(loop, self._loop_runs)
         return False
 
     def _loop_runs(self) -> None:
