@@ -23,9 +23,9 @@ from kcodec.producer.on_delivery import call_on_delivery
 
 FILE = "asyncio_loop.py"
 #: A wait fails after this number of seconds.
-LIMIT = 10.0
+LIMIT = 5.0
 #: No timer of an idle client is due within this number of seconds.
-IDLE_SECONDS = 2.0
+IDLE_SECONDS = LIMIT
 #: The flows of a producer that run until it is closed.
 BACKGROUND = {"metadata", "producer"}
 
@@ -41,7 +41,7 @@ def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 async def connected_producer(servers: str, topic: str) -> aio.Producer:
     producer = aio.Producer(bootstrap_servers=servers)
     await two_records(producer, topic)
-    async with asyncio.timeout(LIMIT):
+    async with asyncio.timeout(60.0):
         while is_busy(producer):
             await asyncio.sleep(0.01)
     return producer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A producer that is stopped (SIGSTOP) before each wire step, until its transaction has timed out and another one with
-its transactional id has taken over; then it goes on, and must raise the error that it is fenced.
+its transactional id has taken over; then it goes on, and must raise ProducerFencedError.
 
     python tests/prove/prove_stopped_producers.py [--clusters 4.4.0/2 4.4.0/0 ...] [--results FOLDER]
 

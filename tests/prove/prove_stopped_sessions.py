@@ -6,8 +6,9 @@ has done its work; then it goes on, and must neither write twice nor lose its wa
 
 At each step means: a proxy holds the request, so that it comes late, or its answer; the process is stopped, another
 session of the group copies what there is, then what was held is let go and the process goes on. More records come, and
-both must copy them. The log is read from disk: every record once, in order. The stopped one must have raised that
-its transaction was aborted, or that it is fenced; afterwards it is usable, or its error says "recreate" or "stop".
+both must copy them. The log is read from disk: every record once, in order. The stopped one must have raised an
+error that says that its transaction was aborted, or that it is fenced; afterwards it is usable, or its error says
+"recreate" or "stop".
 """
 
 from __future__ import annotations

@@ -24,16 +24,17 @@ from pyspark.errors import PySparkException
 from kcodec import log as logs
 from kcodec.errors import DecodeError, TruncatedError
 from kcodec.limits import DecodeLimits
-from kcodec.log import partition
+from kcodec.log import partition, storage
 from kcodec.log.chunks import ByteRange
 from kcodec.log.growth import GrowingLog
 from kcodec.log.segment import Segment
 from kcodec.log.timeline import Timeline, walk_segments
+from kcodec.offsets import TopicPartition
 from kcodec.spark import file_ranges
 from kcodec.spark.columns import default_columns
 from kcodec.spark.file_options import parse_options
 from kcodec.spark.file_ranges import RangeOptions, Task
-from kcodec.spark.file_stream import FileStreamOptions
+from kcodec.spark.file_stream import FileStream, FileStreamOptions
 from kcodec.spark.planner import DataLossError
 from kcodec.spark.stream_readers import FileQuery
 
@@ -313,6 +314,36 @@ def grow(path: Path) -> None:
         (path / name(base)).write_bytes(data(base))
 
 
+def test_appends_with_coarse_times_are_no_replacements(growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems store the time of a change in whole seconds. Only the first append after the first look can
+    seem to be older than the look."""
+    exact = storage._version_of
+
+    def coarse(found: os.stat_result) -> storage.FileVersion | None:
+        version = exact(found)
+        return version and version._replace(modified_ns=version.modified_ns // 10**9 * 10**9)
+
+    reopened: list[object] = []
+    reopen = FileStream._reopen
+
+    def counted(stream: FileStream, partition: TopicPartition, offset: int) -> None:
+        reopened.append(partition)
+        reopen(stream, partition, offset)
+
+    monkeypatch.setattr(storage, "_version_of", coarse)
+    monkeypatch.setattr(FileStream, "_reopen", counted)
+    stream, found = Growing(growing), []
+    found += stream.read(stream.plan())
+    quarter = len(data(40)) // 4
+    for base, start in ((40, 2), (40, 3), (60, 0), (60, 1), (60, 2), (60, 3)):
+        time.sleep(0.2)
+        with (growing / name(base)).open("ab") as file:
+            file.write(data(base)[start * quarter : (start + 1) * quarter])
+        found += stream.read(stream.plan())
+    assert found == [*range(80)]
+    assert len(reopened) <= 2, "each of the two segments"
+
+
 @of_levels
 @pytest.mark.parametrize("is_consumed", [False, True], ids=["one micro-batch", "two micro-batches"])
 def test_a_segment_that_grew_was_not_merged(growing: Path, level: str, is_consumed: bool) -> None:
@@ -411,12 +442,32 @@ def test_only_replaced_segments_are_walked_again(path: Path, monkeypatch: pytest
 @of_plans
 def test_a_missing_directory_of_an_executor_is_named(path: Path, plan: Callable[[Path, str], Read]) -> None:
     """The driver may have planned the read on another machine, whose file system the executor does not share."""
-    read = plan(path, LEVELS[0])
-    path.rename(path.with_name("u-0"))
-    with pytest.raises(FileNotFoundError, match="does not exist on this executor; the path must be the same") as caught:
+    logs_directory = path.parent / "logs"
+    logs_directory.mkdir()
+    moved = path.rename(logs_directory / "t-0")
+    read = plan(moved, LEVELS[0])
+    logs_directory.rename(path.parent / "others")
+    expected = f"the directory {logs_directory} does not exist on this executor; the path must be the same"
+    with pytest.raises(FileNotFoundError, match=expected) as caught:
         read()
-    assert str(caught.value).startswith(f"{path}: ")
     assert "deleted" not in str(caught.value)
+
+
+@of_plans
+def test_the_directory_of_a_deleted_partition_is_an_error(path: Path, plan: Callable[[Path, str], Read]) -> None:
+    """Kafka renames it."""
+    read = plan(path, LEVELS[0])
+    path.rename(path.with_name("t-0.6f1ed4b3-delete"))
+    with pytest.raises(LOST, match=r"t-0 .*from offset 0 on|t-0: offsets 0 to "):
+        read()
+
+
+def test_a_stream_may_leave_out_a_deleted_partition(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(path, LEVELS[0], failOnDataLoss="false")
+    path.rename(path.with_name("t-0.6f1ed4b3-delete"))
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert stream() == []
+    assert f"t-0: offsets 0 to {BASES[1] - 1} cannot be read" in messages(caplog)
 
 
 def test_lost_offsets_begin_after_the_returned_rows(

@@ -407,8 +407,8 @@ class Log:
         if last.path != path and (last.base_offset or 0) < base_offset_of(path):
             # The log cleaner merges no segment into the active one.
             raise DecodeError(
-                f"the log was truncated while it was read: this segment is now the last one, and {path} was deleted; "
-                "open the log again (in Spark, call load() again) to read the remaining data",
+                f"the log was truncated while it was read: {last.path} is now the last segment, and {path} was "
+                "deleted; open the log again (in Spark, call load() again) to read the remaining data",
                 position=last.size_in_bytes,
                 path=last.path,
             )

@@ -328,8 +328,12 @@ class AsyncioLoop(IoLoop):
             if task.cancelled():  # by a program that cancels all tasks, as asyncio.run does at its end
                 connection.closed(OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)))
                 self.turn()
-            elif (error := task.exception()) is not None:  # such as KeyboardInterrupt
+            elif isinstance(error := task.exception(), KeyboardInterrupt | SystemExit):
                 connection.opening_failed(error)
+                self.turn()
+            elif error is not None:
+                log.error("%s: the connection could not be opened", connection.name, exc_info=error)
+                connection.closed(error)
                 self.turn()
 
         task.add_done_callback(ended)

@@ -180,11 +180,12 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
         try:
             yield from renamed.batches(chunks)
         except FileNotFoundError as error:
-            directory = Path(each.byte_range.path).parent
-            if not directory.is_dir():
+            # Kafka renames the directory of a deleted partition, but does not remove the one that contains it.
+            parent = Path(each.byte_range.path).parent.parent
+            if not parent.is_dir():
                 raise FileNotFoundError(
-                    f"{directory}: this directory does not exist on this executor; the path must be the same on the "
-                    "driver and on all executors"
+                    f"{each.byte_range.path}: the directory {parent} does not exist on this executor; the path must be "
+                    "the same on the driver and on all executors"
                 ) from error
             raise DeletedSegmentError.of(each, chunks.position) from error
         source_name = f"{each.byte_range.path} from byte {each.byte_range.start} on"

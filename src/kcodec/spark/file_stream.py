@@ -150,7 +150,7 @@ class GrowingPartition:
         known = self._segments.get(walked.path)
         is_replaced = known is not None and _is_replaced(known, walked)
         if not is_replaced or all(piece.segment.path != walked.path for piece in self._pieces):
-            self._segments[walked.path] = walked
+            self._segments[walked.path] = walked if known is None else _first_seen(known, walked)
 
     @property
     def end(self) -> int:
@@ -193,7 +193,7 @@ class GrowingPartition:
             if segment.path in paths and (now is None or _is_replaced(segment, now)):
                 return True
             if now is not None:
-                present[segment.path] = now
+                present[segment.path] = _first_seen(segment, now)
         self._segments = present
         return False
 
@@ -400,6 +400,17 @@ class FileStream(StreamState):
 def _is_replaced(before: logs.Segment, now: logs.Segment) -> bool:
     """Return whether another file has the name of a segment. Unknown versions cannot show this."""
     return before.version is not None and now.version is not None and before.version.is_replaced_by(now.version)
+
+
+def _first_seen(known: logs.Segment, now: logs.Segment) -> logs.Segment:
+    """Return a segment with the version of its file now, and the time at which this file was first seen.
+
+    A later time would make an append look like a replacement if the file system stores times in whole seconds, or if
+    the clock of a file server is late.
+    """
+    if known.version is None or now.version is None or known.version[:2] != now.version[:2]:
+        return now
+    return replace(now, version=now.version._replace(seen_ns=known.version.seen_ns))
 
 
 def _topic_id(path: str) -> str | None:
