@@ -89,9 +89,11 @@ def test_a_read_that_is_interrupted_anywhere_is_complete_or_fails() -> None:
 
 def test_an_interrupted_read_of_a_topic_raises_after_the_records_before(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
-    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, batch_size=1000) as producer:
-        for _ in range(100):
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        for number in range(100):
             producer.send(topic, b"x" * 100)
+            if number % 10 == 9:
+                producer.flush()  # so that the topic has ten batches, which one response does not contain
 
     async def main() -> None:
         read = aio.read_topic(
