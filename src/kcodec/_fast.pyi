@@ -1650,14 +1650,17 @@ class RecordAppender:
     """Appends records to the open batches of their partitions. Internal.
 
     topics: TopicSlot by name. refusal: what `append` raises while it is set. turn: that of the I/O thread, if any.
+    owner_thread: identifier (threading.get_ident) of the only thread whose records are appended here; 0: of any thread.
 
     A record without an open batch that takes it is passed on to `append_slowly`, and so is one that takes more than a
-    look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
+    look: without metadata, of an unusual type, invalid, from another thread. The caller holds the lock, except of
+    `send`.
     """
     def __init__(self, lock: Any, delivery_type: type[RecordDelivery], ignore_keys: bool) -> None: ...
     topics: Any
     refusal: BaseException | None
     turn: IoTurn | None
+    owner_thread: int
     lock: Any
     def append(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from kcodec import TopicPartition
+from kcodec import TopicPartition, read_topic
 from kcodec.broker import Broker
 from kcodec.client import Admin, aio
 from kcodec.errors import TransportError
@@ -97,6 +98,45 @@ def test_send_refuses_another_loop_although_a_batch_is_open(kcodec_broker: Broke
         with pytest.raises(RuntimeError, match="belongs to the event loop of its first call, which is not the current"):
             asyncio.run(_send_to(made, topic))
         first.run(made.close())
+
+
+def test_send_refuses_the_event_loop_of_another_thread(kcodec_broker: Broker) -> None:
+    """Both event loops run, and a batch is open."""
+    topic = kcodec_broker.create_topic(partitions=1)
+
+    async def check() -> None:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=60_000) as made:
+            await made.partitions_for(topic)
+            first = await made.send(topic, b"first")
+            with pytest.raises(RuntimeError, match="event loop of its first call, which is not the current one"):
+                await asyncio.to_thread(asyncio.run, _send_to(made, topic))
+            third = await made.send(topic, b"third")
+            assert [(await delivery).offset for delivery in (first, third)] == [0, 1]
+
+    asyncio.run(check())
+
+
+def test_send_follows_its_event_loop_to_another_thread(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+
+    async def begin() -> aio.Producer:
+        made = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=60_000)
+        await made.partitions_for(topic)
+        await made.send(topic, b"first")
+        return made
+
+    loop = asyncio.new_event_loop()
+    made = loop.run_until_complete(begin())
+    thread = Thread(target=loop.run_until_complete, args=(_send_to(made, topic),))
+    thread.start()
+    thread.join()
+    loop.run_until_complete(_send_to(made, topic))
+    loop.run_until_complete(made.close())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    with read_topic(topic, bootstrap_servers=kcodec_broker.bootstrap_servers) as reading:
+        values = [record.value for record in reading.rows()]
+    assert values == [b"first", b"second", b"second"]
 
 
 async def _send_to(made: aio.Producer, topic: str) -> None:

@@ -110,14 +110,17 @@ cdef class RecordAppender:
     """Appends records to the open batches of their partitions. Internal.
 
     topics: TopicSlot by name. refusal: what `append` raises while it is set. turn: that of the I/O thread, if any.
+    owner_thread: identifier (threading.get_ident) of the only thread whose records are appended here; 0: of any thread.
 
     A record without an open batch that takes it is passed on to `append_slowly`, and so is one that takes more than a
-    look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
+    look: without metadata, of an unusual type, invalid, from another thread. The caller holds the lock, except of
+    `send`.
     """
 
     cdef readonly dict topics
     cdef public object refusal
     cdef public IoTurn turn
+    cdef public unsigned long owner_thread
     cdef readonly object lock
     cdef SendLock own_lock
     cdef object delivery_type
@@ -185,6 +188,8 @@ cdef class RecordAppender:
         cdef int64_t number, index, milliseconds
         cdef int overflow = 0
         if self.refusal is not None or type(topic) is not str or type(timestamp) is not int:
+            return None
+        if self.owner_thread != 0 and self.owner_thread != PyThread_get_thread_ident():
             return None
         if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
             return None

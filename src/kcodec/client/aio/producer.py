@@ -243,7 +243,7 @@ class Producer(ProducerBase):
         A task that sends in a loop lets the event loop run every 50 ms.
         """
         if True:  # ASYNC
-            if self._running_loop() is not self._event_loop:
+            if not self._is_running():
                 self._start()
         if on_delivery is not None:
             check_on_delivery(on_delivery)

@@ -179,6 +179,10 @@ class ClientBase(NotPickled):
 # Producers
 
 
+def _false() -> bool:
+    return False
+
+
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
     delivery.begin_wait()
     ended = asyncio.get_running_loop().create_future()
@@ -438,11 +442,20 @@ class ProducerBase(ClientBase):
     _space: _SpaceQueue
     #: Whether the lost records were logged. At the interpreter's exit, both an exit handler and `__del__` log them.
     _is_loss_logged = False
-    #: Returns the current event loop, or None. It is fast enough for each `send`.
-    _running_loop = staticmethod(asyncio._get_running_loop)
+    #: Returns whether the producer's event loop runs; False before the first call. `send` needs to know this for each
+    #: record, and Python 3.11 takes longer to return the current event loop. Records from another event loop that runs
+    #: meanwhile come from another thread (`RecordAppender.owner_thread`).
+    _is_running: Callable[[], bool]
+
+    def _start(self) -> None:
+        super()._start()
+        assert self._event_loop is not None
+        self._is_running = self._event_loop.is_running
+        self._core.accumulator.owner_thread = self._core.accumulator.owner_thread or threading.get_ident()
 
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core. Return the function that the core calls when buffer space becomes free."""
+        self._is_running = _false
         self._lock = threading.RLock()
         self._space = _SpaceQueue()
         return self._space.wake_first
