@@ -131,6 +131,8 @@ def test_the_overview_names_every_command() -> None:
         ("cat -q x", "unknown option '-q'"),
         ("offsets reset -b x:1 g --to-earliest", "unknown option '--to-earliest'; write --to earliest (see"),
         ("offsets reset -b x:1 g --to-datetime=0", "unknown option '--to-datetime'; write --to s@TIME (see"),
+        ("offsets reset -b x:1 g --topic t", "unknown option '--topic'; write the topic without --topic, as in the exam"),
+        ("offsets reset -b x:1 --group=g t", "unknown option '--group'; write the group without --group, as in the exam"),
         ("dump --to-earliest x", "unknown option '--to-earliest'; "),
         ("topics create -b x:1 t --dry-run", "--dry-run is an option of delete, not of create (see "),
         ("topics delete -b x:1 t --validate-only", "--validate-only is an option of create and config, not of delete"),

@@ -102,6 +102,11 @@ class Parser(argparse.ArgumentParser):
                 instead = OF_KAFKA_TOOLS.get(name, "")
                 if instead.split(" ")[0] in options:
                     raise UsageError(f"unknown option {name!r}; write {instead} (see {self.prog} --help)")
+                if (noun := name.removeprefix("--")).upper() in self._arguments():
+                    raise UsageError(
+                        f"unknown option {name!r}; write the {noun} without {name}, as in the examples of {self.prog} "
+                        "--help"
+                    )
                 raise UsageError(f"unknown option {name!r}{nearest(name, options)} (see {self.prog} --help)")
             raise UsageError(f"unexpected argument {argument!r} (see {self.prog} --help)")
         if self._known_actions and known.action not in self._known_actions:
@@ -110,6 +115,11 @@ class Parser(argparse.ArgumentParser):
         if self._known_actions:
             self._refuse_options_of_other_actions(known)
         return known
+
+    def _arguments(self) -> set[str]:
+        """Return what the help calls the arguments that are not options, such as GROUP and TOPIC."""
+        shown = [action.metavar for action in self._actions if not action.option_strings]
+        return {word for name in shown if isinstance(name, str) for word in re.findall("[A-Z]+", name)}
 
     def _refuse_options_of_other_actions(self, known: argparse.Namespace) -> None:
         """Refuse options that have no effect on the action, because `delete --validate-only` would delete."""

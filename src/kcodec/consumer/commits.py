@@ -15,7 +15,7 @@ from typing import Any
 from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.callbacks import CallbackQueue
-from kcodec.consumer.committed_offsets import CommittedOffsets
+from kcodec.consumer.committed_offsets import REMOVAL_CAUSES, REMOVED_CODES, CommittedOffsets
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import Clock, Flow, Signal, wait
@@ -31,8 +31,6 @@ OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException |
 log = logging.getLogger("kcodec.consumer")
 #: Longest time that a rebalance waits for the commit before it; a call with a timeout waits no longer than that.
 REVOCATION_SECONDS = 10.0
-#: The group has removed the member. A consumer joins again by itself, in its next poll.
-REMOVED_CODES = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
 #: Automatic commits repeat unchanged offsets after this time if the broker may delete them. It is half of the shortest
 #: retention (offsets.retention.minutes=1). Each repetition costs one small request, and the broker writes a record for
 #: each partition.
@@ -270,7 +268,8 @@ class Commits:
             ErrorCode.ILLEGAL_GENERATION,
             f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
             resource=self._settings.group_id,
-            text="the consumer lost the partitions before, or their topic was created again; records are read again",
+            text="the consumer had lost the partitions, for example because the program did not poll within"
+            " max_poll_interval_ms, or their topic was created again; the records are read again",
         )
 
     def _must_repeat(self) -> bool:
@@ -448,7 +447,7 @@ def _reason(error: KcodecError) -> object:
     """Return what to log about a failed commit. The remedy of a broker error is that of a transaction."""
     if isinstance(error, BrokerError) and error.code in REMOVED_CODES:
         return (
-            f"the group has removed this consumer, as it got no heartbeat in time ({error.name}). The next owners of"
-            " the partitions read the records after the last commit again; a consumer that polls joins again"
+            f"the group has removed this consumer ({error.name}); {REMOVAL_CAUSES}. The next owners of the partitions"
+            " read the records after the last commit again; a consumer that polls joins again"
         )
     return error

@@ -54,6 +54,12 @@ STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 _STATIC_VERSION = 7
 #: Errors about the group or the member, whatever partition they came with.
 GROUP_CODES = LOST_MEMBER_CODES | {ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED}
+#: The group has removed the member. A consumer joins again by itself, in its next poll.
+REMOVED_CODES = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
+REMOVAL_CAUSES = (
+    "usual causes are that the program did not poll within max_poll_interval_ms, or that no heartbeat arrived within"
+    " session_timeout_ms"
+)
 # The coordinator does not know a topic, or knows it by another id.
 _UNKNOWN_TOPIC = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -151,6 +157,9 @@ class CommittedOffsets:
         present = {partition: self._cluster.topic_id(partition.topic) for partition in offsets}
         ids = {**{partition: found for partition, found in present.items() if found is not None}, **(topic_ids or {})}
         outcome = yield from _as_member(group_metadata, list(offsets), deadline, send)
+        for error in outcome.errors.values():
+            if isinstance(error, BrokerError) and error.code in REMOVED_CODES:
+                error.reason += f"; {REMOVAL_CAUSES}"
         value_of(outcome, self.group_id)
 
 
