@@ -370,7 +370,7 @@ class AsyncioLoop(IoLoop):
                 except OSError as error:
                     failure = error
                 else:
-                    # asyncio has called this, and has dropped the call if Ctrl-C came at its first line.
+                    # asyncio also calls this, but drops its call if Ctrl-C comes at the first line.
                     self._loop.call_soon(protocol.connection_made, transport)
                     return
         except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port
