@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import socket
+import threading
 import time
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -238,6 +239,11 @@ class AsyncioLoop(IoLoop):
                 f"this client belongs to the event loop of its first call, which {state}: create and close a client in"
                 " the event loop that uses it"
             )
+
+    def checked_thread(self) -> int:
+        """Return the identifier of this thread. Raise RuntimeError outside the client's event loop."""
+        self.check_wait()
+        return threading.get_ident()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
