@@ -163,8 +163,8 @@ def _hint(value: Any) -> str:
         return f"; pass its attribute offset, which is {value.offset}"
     if value is None:
         return (
-            "; offsets_for_times() returns None for a partition that has no record at or after the time; call"
-            " seek_to_end() to continue at the end"
+            "; offsets_for_times() returns None for a partition that has no record at or after the time; leave the"
+            " partition out, or call seek_to_end() to continue at the end"
         )
     return ""
 

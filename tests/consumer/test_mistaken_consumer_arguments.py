@@ -36,8 +36,8 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "seek to no result of offsets_for_times": (
         lambda consumer: consumer.seek(ORDERS, consumer.offsets_for_times({ORDERS: 2**42})[ORDERS]),
-        r"got None; offsets_for_times\(\) returns None for a partition that has no record at or after the time; call"
-        r" seek_to_end\(\) to continue at the end",
+        r"got None; offsets_for_times\(\) returns None for a partition that has no record at or after the time; leave"
+        r" the partition out, or call seek_to_end\(\) to continue at the end",
     ),
     "seek to a result of list_offsets without a record": (
         lambda consumer: consumer.seek(ORDERS, ListedOffset(-1)),

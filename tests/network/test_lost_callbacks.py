@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -120,20 +121,52 @@ def test_a_client_starts_after_an_interrupted_first_call(
     assert at > 20
 
 
-@pytest.mark.parametrize("function", ["connection_made", "_open"])
-def test_a_connection_opens_after_a_lost_callback(
-    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop, function: str
+def test_timers_are_set_again_after_both_were_lost(
+    kcodec_broker: Broker, event_loop: asyncio.AbstractEventLoop
 ) -> None:
-    """The client does not wait for `socket_connection_setup_timeout_ms`."""
+    """Two interruptions have dropped both timers. The next event runs the flow, and later flows have timers again."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    producer = event_loop.run_until_complete(connected_producer(kcodec_broker.bootstrap_servers, topic))
+    io_loop = producer._io_loop
+
+    async def run() -> None:
+        task = asyncio.ensure_future(io_loop.run(sleep(0.05)))
+        await asyncio.sleep(0)
+        for timer in io_loop._timers:
+            timer.cancel()
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        io_loop.turn()
+        await asyncio.wait_for(task, LIMIT)
+        await asyncio.wait_for(io_loop.run(sleep(0.05)), LIMIT)
+
+    event_loop.run_until_complete(run())
+    event_loop.run_until_complete(producer.close())
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "caller"),
+    [("connection_made", FILE, "_run"), ("_open", FILE, "_run"), ("connected", "connection.py", "connection_made")],
+)
+def test_a_connection_opens_after_a_lost_callback(
+    kcodec_broker: Broker,
+    event_loop: asyncio.AbstractEventLoop,
+    caplog: pytest.LogCaptureFixture,
+    function: str,
+    file: str,
+    caller: str,
+) -> None:
+    """The client does not wait for `socket_connection_setup_timeout_ms`, and logs no error."""
     topic = kcodec_broker.create_topic(partitions=1)
     producer = aio.Producer(
         bootstrap_servers=kcodec_broker.bootstrap_servers, socket_connection_setup_timeout_ms=60_000
     )
     task = event_loop.create_task(two_records(producer, topic))
-    with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, FILE, caller="_run"):
+    with pytest.raises(KeyboardInterrupt), ctrl_c("call", function, file, caller):
         event_loop.run_until_complete(task)
     metadata = event_loop.run_until_complete(asyncio.wait_for(task, LIMIT))
     assert [one.offset for one in metadata] == [0, 1]
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR and one.name.startswith("kcodec")]
     event_loop.run_until_complete(producer.close())
 
 

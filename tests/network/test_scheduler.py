@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from interrupted_calls import interrupted
@@ -29,6 +30,7 @@ from kcodec.flow import (
     wait,
 )
 from kcodec.network.connection import _PendingCall
+from kcodec.network.metrics import Gauge, checked_metrics, report_gauges
 from kcodec.network.scheduler import Scheduler, _StartedCall
 
 
@@ -291,6 +293,19 @@ def test_a_flow_that_is_kept_running_starts_again_after_an_interruption() -> Non
             script.run(5.0)
     script.run(5.0)
     assert task.result == "ended" and starts == [0.0, 1.0, 2.0]
+
+
+def test_a_client_that_is_closed_immediately_reports_its_last_gauges() -> None:
+    """The flow that reports them each second is closed before its first step."""
+    reports: list[Gauge] = []
+    script = Script()
+    metrics = checked_metrics(cast(Any, SimpleNamespace(count=print, latency=print, gauge=print)))
+    flow = report_gauges(metrics, reports.append)
+    script.scheduler.spawn(flow, "metrics")
+    script.scheduler._ready.popleft()()
+    assert not reports
+    script.scheduler.cancel_all()
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])

@@ -18,7 +18,7 @@ from admin_script import AdminScript
 import kcodec.log
 from kcodec import OffsetOutOfRangeError, TopicPartition
 from kcodec.admin import flows
-from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, aio
+from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, aio, read_ranges, read_topic
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.options import ConsumerConfig
 from kcodec.errors import BrokerError
@@ -90,6 +90,34 @@ def test_a_consumer_with_topics_as_arguments_names_subscribe() -> None:
         consumer("orders", bootstrap_servers="localhost:9092")
     with pytest.raises(TypeError, match=r"a consumer has no option 'topics'; pass topics to subscribe\(\)"):
         consumer(topics=["orders"], bootstrap_servers="localhost:9092")
+
+
+def test_a_consumer_with_a_callback_as_an_option_names_subscribe() -> None:
+    consumer: Any = Consumer
+    with pytest.raises(TypeError, match=r"no option 'on_revoked'; pass on_assigned, on_revoked and on_lost to subscr"):
+        consumer(bootstrap_servers="localhost:9092", on_revoked=print)
+
+
+def test_a_session_with_a_mistyped_name_of_topics_names_its_option() -> None:
+    session: Any = GroupTransactSession
+    with pytest.raises(TypeError, match=r"a session has no option 'topic'; did you mean 'topics'\?$"):
+        session(bootstrap_servers="localhost:9092", group_id="g", transactional_id="t", topic=["orders"])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("partition", "partitions"), ("strt", "start"), ("start_offset", "start"), ("end_timestamp", "end")],
+)
+def test_an_unknown_option_of_read_topic_names_its_argument(name: str, meant: str) -> None:
+    read: Any = read_topic
+    with pytest.raises(TypeError, match=rf"read_topic has no option '{name}'; did you mean '{meant}'\?$"):
+        read("orders", bootstrap_servers="localhost:9092", **{name: 0})
+
+
+def test_an_unknown_option_of_read_ranges_names_its_argument() -> None:
+    read: Any = read_ranges
+    with pytest.raises(TypeError, match=r"read_ranges has no option 'on_mising'; did you mean 'on_missing'\?$"):
+        read([], bootstrap_servers="localhost:9092", on_mising="skip")
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,25 @@ def test_a_failed_commit_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.text.count("the commit in the background failed") == 1
 
 
+def test_an_interrupted_callback_of_a_commit_does_not_prevent_the_others() -> None:
+    """The end is noted again: with the first outcome, and from the interrupted callback on."""
+    result = CommitResult("orders", nullcontext(), lambda: None)
+    calls: list[str] = []
+
+    def interrupted(_: object) -> None:
+        calls.append("second")
+        if calls.count("second") == 1:
+            raise KeyboardInterrupt
+
+    result.observe(lambda _: calls.append("first"))
+    result.observe(interrupted)
+    result.observe(lambda _: calls.append("third"))
+    with pytest.raises(KeyboardInterrupt):
+        result.finish(None)
+    result.finish(TransportError("another outcome"))
+    assert calls == ["first", "second", "second", "third"] and result.retrieved() is None
+
+
 def test_an_interruption_in_the_scheduler_is_not_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler then closes the flow for which it begins an effect, as at the close of the producer."""
     world = World(2)

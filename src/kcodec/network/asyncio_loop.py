@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import socket
+import threading
 import time
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -239,6 +240,11 @@ class AsyncioLoop(IoLoop):
                 " the event loop that uses it"
             )
 
+    def checked_thread(self) -> int:
+        """Return the identifier of this thread. Raise RuntimeError outside the client's event loop."""
+        self.check_wait()
+        return threading.get_ident()
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that the client belongs to; None before its first call."""
@@ -370,7 +376,7 @@ class AsyncioLoop(IoLoop):
                 except OSError as error:
                     failure = error
                 else:
-                    # asyncio has called this, and has dropped the call if Ctrl-C came at its first line.
+                    # asyncio also calls this, but drops its call if Ctrl-C comes at the first line.
                     self._loop.call_soon(protocol.connection_made, transport)
                     return
         except (OSError, ValueError, OverflowError) as error:  # a broker has reported an invalid host or port

@@ -16,6 +16,10 @@ from kcodec.options import counterparts
 CLOSE = 0.8
 #: Other clients take the topics where a consumer is constructed.
 TOPICS = dict.fromkeys(("topic", "topics"), "; pass topics to subscribe(), send() or read_topic()")
+#: Arguments of `Consumer.subscribe`, which are options of a session.
+CALLBACKS = dict.fromkeys(
+    ("on_assigned", "on_revoked", "on_lost"), "; pass on_assigned, on_revoked and on_lost to subscribe()"
+)
 #: Names for the brokers that no client has.
 SERVERS = {"broker", "brokers", "host", "hosts", "server", "url"}
 #: Options that an error names at most, for a name that has only some of their words.
@@ -44,14 +48,17 @@ def meant_by(given: str, known: list[str]) -> str:
     ours = counterparts().get(name)
     if ours in known:
         return f"; its name in kcodec is {ours!r}"
-    if name in TOPICS:
+    if name in TOPICS and not TOPICS.keys() & set(known):  # a session has the option topics
         return TOPICS[name]
+    if name in CALLBACKS:
+        return CALLBACKS[name]
     import difflib  # only where a name is wrong
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
     if not near:
         longer = [option for option in known if f"_{name}_" in f"_{option}_"]
         near = sorted(longer, key=lambda option: (not option.startswith(name), len(option)))[:MOST_NAMED]
+        near = near or [option for option in known if f"_{option}_" in f"_{name}_"]
     if not near and name in SERVERS:
         near = ["bootstrap_servers"]
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

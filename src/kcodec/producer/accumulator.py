@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import RecordAppender, RecordBatchBuilder
@@ -93,8 +92,8 @@ class Accumulator(RecordAppender):
     held_until: Latest time of `release_held` while records are held back; otherwise None.
     refusal:  Error that `send` raises while it is set: the producer is closed, or no transaction is open.
     failures, check_wait, why_waiting: See BatchOwner.
-    check_caller: Called before a new batch, and for a thread that is not `owner_thread`. Raise RuntimeError in an event
-              loop that is not the producer's.
+    check_caller: Called before a new batch, and if `owner_thread` is set. Return the identifier of the caller's thread.
+              Raise RuntimeError in an event loop that is not the producer's.
     acknowledged: Number of batches that brokers have acknowledged.
     """
 
@@ -129,7 +128,7 @@ class Accumulator(RecordAppender):
         self.loads: dict[int | None, int] = {}
         self.failures = failures
         self.check_wait = check_wait
-        self.check_caller: Callable[[], None] = lambda: None
+        self.check_caller: Callable[[], int] = lambda: 0
         self.why_waiting = why_waiting
         self._clock = clock
         self._random = random
@@ -162,9 +161,8 @@ class Accumulator(RecordAppender):
         """
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # which would grow with each raise
-        if self.owner_thread not in (0, get_ident()):
-            self.check_caller()
-            self.owner_thread = get_ident()  # the producer's event loop runs on another thread now
+        if self.owner_thread != 0:
+            self.owner_thread = self.check_caller()  # the producer's event loop may run on another thread now
         if partition is not None and type(partition) is not int:
             number = as_integer(partition)
             if number is None:

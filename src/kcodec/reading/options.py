@@ -79,6 +79,13 @@ class ReadTopicConfig(OptionSet):
         )
 
 
+#: Names of the arguments of a function that are not options, which an error suggests for a similar unknown option.
+ARGUMENTS = {
+    "read_topic": {"partitions", "start", "end", "max_rows"},
+    "read_ranges": {"spark_layout", "on_missing"},
+}
+
+
 def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfig]:
     """Return the options of a read and those of its client. Raise TypeError for an unknown option."""
     left = dict(given)
@@ -89,4 +96,4 @@ def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfi
 def take_client_config(left: dict[str, Any], what: str) -> ClientConfig:
     """Return the options of the client of `what`, from the options that `what` does not have itself. Raise TypeError
     for an unknown option."""
-    return take_client_options(left, ReadTopicConfig.names(), what)
+    return take_client_options(left, ReadTopicConfig.names() | ARGUMENTS.get(what, set()), what)

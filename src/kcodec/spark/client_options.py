@@ -38,10 +38,11 @@ _PEM = "write {} into a PEM file, and name the file with kafka.{}"
 _CERTIFICATES = _PEM.format("the certificates", "ssl.truststore.location")
 _KEY = _PEM.format("the private key and its certificates", "ssl.keystore.location")
 PROVIDER_FUNCTION = "kcodec.token.provider names a Python function that returns passwords, tokens or credentials"
-#: Options of Java's clients that have no counterpart in a read or a write, and what to use in their place.
+#: What to do about a password of a file with certificates.
 PEM_FILES = (
     "certificates are in PEM files, which have no password; kafka.ssl.key.password is the password of the private key"
 )
+#: Options of Java's clients that have no counterpart in a read or a write, and what to use in their place.
 INSTEAD_OF_JAVA = {
     "kafka.interceptor.classes": "interceptors are classes of Java",
     "kafka.ssl.truststore.password": PEM_FILES,

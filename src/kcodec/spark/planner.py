@@ -253,7 +253,7 @@ class DataLossError(ValueError):
 
     def __init__(self, losses: Sequence[DataLoss]) -> None:
         self.losses = tuple(losses)
-        remedy = "to continue with the remaining offsets and to log the lost ones, set failOnDataLoss=false"
+        remedy = "To continue with the remaining offsets and to log the lost ones, set failOnDataLoss=false"
         super().__init__("; ".join(map(str, losses)) + f". {remedy}")
 
 

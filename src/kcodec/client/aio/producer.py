@@ -155,7 +155,7 @@ class Producer(ProducerBase):
         )
         self._attach_space()
         if True:  # ASYNC
-            self._core.accumulator.check_caller = io_loop.check_wait
+            self._core.accumulator.check_caller = io_loop.checked_thread
             self._core.act = io_loop.act
             self._append = self._core.append
         else:
