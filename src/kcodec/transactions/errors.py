@@ -134,7 +134,8 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unconfirmed:
     """Return the error for a transactional id that another producer uses.
 
     is_init_unconfirmed: Whether an InitProducerId of this producer got no response. A late copy of it bumps the epoch,
-                         as another producer would. The remedy is then "recreate", because one late packet must not stop
+                         as another producer would, and a coordinator that has processed it and was restarted refuses
+                         its repetition. The remedy is then "recreate", because one late packet must not stop
                          a service permanently.
     """
     advice = (
@@ -144,8 +145,9 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unconfirmed:
     if is_init_unconfirmed:
         advice = (
             "It may have been this producer itself: one of its InitProducerId requests got no response, and a late "
-            "copy of it bumps the epoch. Close this producer and create it again; if it is fenced again, another live "
-            "instance uses the same transactional_id"
+            "copy of it bumps the epoch, or a coordinator that was restarted meanwhile refuses its repetition. Close "
+            "this producer and create it again; if it is fenced again, another live instance uses the same "
+            "transactional_id"
         )
     return ProducerFencedError(
         f"{doing}: another producer with transactional_id {transactional_id!r} took over, so this one can no longer "
