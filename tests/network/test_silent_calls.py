@@ -10,11 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kcodec import OffsetRange, TopicPartition, read_ranges, read_topic
 from kcodec.client import Admin, Producer, SharedTransactions, aio
-from kcodec.errors import TransportError
+from kcodec.errors import DeliveryTimeoutError, TransportError
 
 AWAY: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", "default_api_timeout_ms": 4600}
 
@@ -28,6 +29,12 @@ def transact() -> None:
     options: dict[str, Any] = {**AWAY, "transactional_id": "shop-0", "max_block_ms": 4600}
     with Producer(**options) as producer, producer.transaction():
         pass
+
+
+def send_table() -> None:
+    options: dict[str, Any] = {**AWAY, "max_block_ms": 4600}
+    with Producer(**options) as producer:
+        producer.send_arrow("rows", pa.table({"value": [b"open"]}))
 
 
 def share() -> None:
@@ -47,6 +54,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "Admin.describe_topics": describe,
     "begin of the transaction of 'shop-0'": transact,
     "begin of the transaction of 'copy-0'": share,
+    "metadata of topic 'rows'": send_table,
 }
 
 
@@ -67,3 +75,15 @@ def test_a_call_without_a_broker_warns_within_5_seconds(caplog: pytest.LogCaptur
         assert record.created - began < 5.0 and record.levelno == logging.WARNING
         assert "bootstrap_servers='127.0.0.1:1' for 4 s; last cause: " in record.message
         assert "Connection refused. kcodec retries, and raises an error after 4.6 s" in record.message
+
+
+def test_the_error_of_a_send_without_a_broker_has_a_remedy() -> None:
+    """It names the address, the cause, and the options to check."""
+    cause = r"bootstrap server 127\.0\.0\.1:1: .*Connection refused"
+    with (
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer,
+        pytest.raises(
+            DeliveryTimeoutError, match=rf"after 0\.3 s: {cause}; check that the brokers run, and check boot"
+        ),
+    ):
+        producer.send_arrow("rows", pa.table({"value": [b"open"]}))

@@ -228,6 +228,68 @@ def test_a_truncated_log_is_lost_data(copied: Path, caplog: pytest.LogCaptureFix
     assert "the log ends at" in messages(caplog)
 
 
+def grow(segment: Path, first: int, last: int, leader_epoch: int, value: bytes = b"") -> None:
+    """Append batches of one record with the offsets [first, last)."""
+    batches = (
+        kcodec.encode([(None, value + b"%d" % at)], base_offset=at, partition_leader_epoch=leader_epoch, timestamp=0)
+        for at in range(first, last)
+    )
+    with segment.open("ab") as file:
+        file.writelines(bytes(each) for each in batches)
+
+
+def truncate(segment: Path, offset: int) -> None:
+    """Remove the batches from an offset on."""
+    batches = kcodec.batches(segment.read_bytes())
+    os.truncate(segment, next(batch.position for batch in batches if batch.base_offset == offset))
+
+
+@pytest.mark.parametrize("is_rolled", [False, True], ids=["grown", "rolled"])
+@pytest.mark.parametrize("epoch", [3, 4], ids=["same-epoch", "next-epoch"])
+def test_a_truncated_log_that_grows_past_its_old_end_is_lost_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, epoch: int, is_rolled: bool
+) -> None:
+    """Between two micro-batches, a replica truncates its log and receives more records than it had before."""
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    segment = directory / f"{0:020}.log"
+    grow(segment, 0, 10, 3)
+    strict, lenient = Query(directory), Query(directory, failOnDataLoss="false")
+    assert len(strict.run()) == len(lenient.run()) == 10
+    truncate(segment, 7)
+    grow(segment, 7, 11, epoch, b"other ")
+    grow(directory / f"{11:020}.log" if is_rolled else segment, 11, 14, epoch, b"other ")
+    with pytest.raises(DataLossError, match="orders-0: offset 9 cannot be read: the log was truncated after the query"):
+        strict.run()
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        rows = lenient.run()
+    assert {offset: value for (_, offset), value in rows.items()} == {
+        **{at: b"%d" % at for at in range(10)},
+        **{at: b"other %d" % at for at in range(10, 14)},
+    }
+    assert messages(caplog).count("other records, which the query has not read, were written in its place") == 1
+    grow(sorted(directory.glob("*.log"))[-1], 14, 16, epoch)
+    assert len(lenient.run()) == 16  # the loss was accepted, and is not one of the next micro-batch
+
+
+def test_a_log_that_is_truncated_above_the_position_is_no_loss(tmp_path: Path) -> None:
+    """Records that no micro-batch has planned are replaced: the query reads the new ones."""
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    segment = directory / f"{0:020}.log"
+    grow(segment, 0, 10, 3)
+    query = Query(directory, maxOffsetsPerTrigger="6")
+    end = query.driver.latest_offset(query.position)
+    query.rows |= query.read(query.position, end)
+    query.position = end
+    truncate(segment, 6)
+    grow(segment, 6, 14, 4, b"other ")
+    assert [value for _, value in sorted(query.run().items())] == [
+        *(b"%d" % at for at in range(6)),
+        *(b"other %d" % at for at in range(6, 14)),
+    ]
+
+
 def test_a_directory_of_another_topic_with_the_name(copied: Path) -> None:
     metadata = copied / "partition.metadata"
     metadata.write_text("version: 0\ntopic_id: MkU3OEVBNTcwNTJENDM2Qg\n")

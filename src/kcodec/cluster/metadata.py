@@ -242,8 +242,11 @@ class Cluster:
         )
 
     def _late(self, what: str, topic: str | None, timeout: float) -> BaseException:
-        why = self.why_missing(topic)
-        return DeliveryTimeoutError(f"{what} after {seconds_text(timeout)}" + (f": {why}" if why else ""))
+        why, error = self.why_missing(topic), self.last_error
+        text = f"{what} after {seconds_text(timeout)}" + (f": {why}" if why else "")
+        if isinstance(error, TransportError) and not isinstance(error, AuthenticationError) and why == str(error):
+            text += "; check that the brokers run, and check bootstrap_servers and security_protocol"
+        return DeliveryTimeoutError(text)
 
     def why_missing(self, topic: str | None) -> str | None:
         """Return why the metadata, of a topic or in general, is missing, if that is known; from any thread."""

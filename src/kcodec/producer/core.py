@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from kcodec.cluster.broker_report import reported
 from kcodec.cluster.metadata import Cluster
 from kcodec.end_limits import ABORT_AT_ONCE_SECONDS, ABORT_SECONDS
 from kcodec.errors import (
@@ -42,6 +43,8 @@ from kcodec.quantities import count_text, seconds_text
 
 if TYPE_CHECKING:
     from kcodec._fast import IoTurn
+
+T = TypeVar("T")
 
 
 class ProducerCore:
@@ -285,8 +288,9 @@ class ProducerCore:
     # Flows
 
     def learn_topic(self, topic: str, timeout: float) -> Flow[int]:
-        """Wait for a topic's metadata. Return its number of partitions. Raise the errors of `Cluster.ensure_topic`."""
-        yield from self.cluster.ensure_topic(topic, timeout)
+        """Wait for a topic's metadata, and log a warning if no broker responds. Return the number of partitions. Raise
+        the errors of `Cluster.ensure_topic`."""
+        yield from self._reported(self.cluster.ensure_topic(topic, timeout), topic, timeout)
         with self.lock:
             buffer = self.accumulator.request_topic(topic)
             buffer.is_requested = True
@@ -302,8 +306,11 @@ class ProducerCore:
         added partitions, or deleted the topic and created it again."""
         deadline = self.clock() + timeout
         self.cluster.add_topics([topic])
-        yield from self.cluster.refresh(timeout)
+        yield from self._reported(self.cluster.refresh(timeout), topic, timeout)
         return (yield from self.learn_topic(topic, max(deadline - self.clock(), 0.0)))
+
+    def _reported(self, flow: Flow[T], topic: str, timeout: float) -> Flow[T]:
+        return reported(flow, self.cluster, f"metadata of topic {topic!r}", timeout, "kcodec.producer")
 
     def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         """Send without lingering, and wait until all records sent before have a result or an error.

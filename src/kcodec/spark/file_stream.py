@@ -18,10 +18,12 @@ from typing import Any
 from kcodec import AbortedTransaction, RecordBatch
 from kcodec import log as logs
 from kcodec.errors import DecodeError
-from kcodec.log.chunks import ByteRange
+from kcodec.limits import DecodeLimits
+from kcodec.log.chunks import Anchor, ByteRange
 from kcodec.log.growth import GrowingLog, Walked
-from kcodec.log.seek import START, position_of_offset
-from kcodec.log.segment import walk_headers
+from kcodec.log.seek import START, position_in, position_of_offset
+from kcodec.log.segment import batch_at, walk_headers
+from kcodec.log.storage import FileVersion, is_other_file
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import offset_options, planner
 from kcodec.spark.columns import SparkColumn
@@ -35,7 +37,7 @@ from kcodec.spark.file_ranges import (
     previous_segments,
 )
 from kcodec.spark.paths import FoundPartition, find_partitions
-from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.planner import DataLoss, StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, TriggerLimits
 
@@ -93,6 +95,60 @@ class FileStreamOptions:
             offset_options.parse_positive(planning, "minPartitions"),
             offset_options.parse_positive(planning, "maxRecordsPerPartition"),
         )
+
+
+@dataclass(frozen=True)
+class LastBatch:
+    """The batch that contains the last offset before the position of the query. If the log does not contain it any
+    more, the log was truncated below the position.
+
+    position: Position of the query, which is the offset after the last one that it has planned.
+    anchor:   Position and header of the batch in the file.
+    version:  Version of the file; None if the storage does not report it.
+    """
+
+    position: int
+    segment: logs.Segment
+    anchor: Anchor
+    batch: RecordBatch
+    version: FileVersion | None
+
+    @classmethod
+    def before(cls, position: int, segment: logs.Segment, limits: DecodeLimits) -> LastBatch | None:
+        """Return the batch of a segment that contains the offset before `position`; None if there is no such batch,
+        as compaction has removed it, or if the segment does not exist any more."""
+        try:
+            with segment.open() as file:
+                at = position_in(file, segment, position - 1, limits).position
+                batch = batch_at(file, at, file.size(), limits)
+                if batch is None or not batch.base_offset < position <= batch.next_offset:
+                    return None
+                return cls(
+                    position, segment, Anchor.of(file, at, at + batch.size_in_bytes), batch, version=file.version()
+                )
+        except (FileNotFoundError, DecodeError):  # the walk of the partition reports both
+            return None
+
+    def is_in(self, log: Callable[[], logs.Log], limits: DecodeLimits) -> bool:
+        """Return whether the log, which `log` opens, contains the batch, perhaps without records that compaction has
+        removed.
+
+        Compaction writes another file and keeps the leader epoch of a batch. After a truncation, the next leader has
+        written the batches at these offsets, with its own epoch.
+        """
+        try:
+            with self.segment.open() as file:
+                if self.anchor.is_in(file):
+                    return True
+                is_compacted = is_other_file(self.version, file.version())
+        except FileNotFoundError:
+            is_compacted = True
+        segments = [each for each in log().segments if (each.base_offset or 0) < self.position]
+        found = LastBatch.before(self.position, segments[-1], limits) if segments else None
+        if found is None:
+            return True  # compacted, deleted or truncated, and the offsets of the log show which
+        is_same = found.batch.crc == self.batch.crc or is_compacted
+        return is_same and found.batch.partition_leader_epoch == self.batch.partition_leader_epoch
 
 
 class ChangedLogError(Exception):
@@ -162,6 +218,13 @@ class GrowingPartition:
     def log_end(self) -> int:
         """The offset after the last batch."""
         return self._growing.next_offset
+
+    def last_batch_before(self, position: int) -> LastBatch | None:
+        """Return the walked batch that contains the offset before `position`."""
+        for piece in self._pieces:
+            if piece.first_offset < position <= piece.next_offset:
+                return LastBatch.before(position, piece.segment, self._options.files.limits)
+        return None
 
     def bytes_per_offset(self, start: int, end: int) -> float:
         """Return the mean size of an offset in the byte ranges that contain a range of offsets."""
@@ -251,6 +314,8 @@ class FileStream(StreamState):
         self._options = options
         self._partitions: dict[TopicPartition, GrowingPartition] = {}
         self._listed_at: float | None = None
+        self._last_batches: dict[TopicPartition, LastBatch] = {}
+        self._overwritten: dict[TopicPartition, DataLoss] = {}
 
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         self._listed_at = None
@@ -275,6 +340,8 @@ class FileStream(StreamState):
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
         """Return the ranges for each task of the micro-batch between two positions."""
         self._find_logs_and_ends(StreamOffsets.from_dict(start))
+        self._raise_if_lost(list(self._overwritten.values()))
+        self._log(self._overwritten.values())
         found, last = self._offset_ranges(start, end)
         for partition, offset in StreamOffsets.from_dict(start).offsets.items():
             if partition in self._partitions:
@@ -283,8 +350,35 @@ class FileStream(StreamState):
         for each in self._options.cut(self._readable(found)):
             file_ranges = self._partitions[each.topic_partition].file_ranges(each)
             tasks += packed(file_ranges, self._options.files.split_bytes)
+        for each in found:
+            self._note_last_batch(each.topic_partition, each.end)
         self._log_batch(len(tasks), found, last)
         return tasks
+
+    def _note_last_batch(self, partition: TopicPartition, position: int) -> None:
+        """Note the last batch before the next position of the query."""
+        known = self._partitions.get(partition)
+        batch = None if known is None else known.last_batch_before(position)
+        self._overwritten.pop(partition, None)
+        self._last_batches.pop(partition, None)
+        if batch is not None:
+            self._last_batches[partition] = batch
+
+    def _check_last_batch(self, partition: TopicPartition, position: int) -> None:
+        """Note a loss if the last batch before the position of the query was truncated and other batches were written
+        in its place. The log can then extend beyond the position, so that its end does not show the truncation."""
+        last, known = self._last_batches.get(partition), self._partitions[partition]
+        if last is None or last.position != position or position > known.log_end or partition in self._overwritten:
+            return
+        if not last.is_in(lambda: self._open(known.log.path), self._options.files.limits):
+            reason = (
+                f"the log was truncated after the query had read it up to offset {position - 1}, and other records, "
+                "which the query has not read, were written in its place, perhaps also before these offsets"
+            )
+            self._overwritten[partition] = DataLoss(partition, last.batch.base_offset, position, reason)
+
+    def _losses(self, position: StreamOffsets, logs: KnownLogs, ends: planner.PartitionOffsets) -> list[DataLoss]:
+        return [*super()._losses(position, logs, ends), *self._overwritten.values()]
 
     def _readable(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of the ranges that are on disk."""
@@ -343,6 +437,7 @@ class FileStream(StreamState):
             known = self._partitions.get(partition)
             if known is None or known.log.path != log.path or known.topic_id != _topic_id(log.path):
                 self._partitions[partition] = GrowingPartition(log, self._options, offsets.get(partition))
+                self._last_batches.pop(partition, None)  # of another topic or directory
             else:
                 known.start_offset = log.log_start_offset
         self._partitions = {partition: self._partitions[partition] for partition in found}
@@ -372,11 +467,14 @@ class FileStream(StreamState):
         """Return the offset up to which a partition can be read. It is not below the position if the log extends to
         it."""
         found = self._partitions[partition]
+        log_end, is_changed = found.log_end, False
         try:
             end = found.look()
         except ChangedLogError:
-            found = self._reopen(partition, start)
+            found, is_changed = self._reopen(partition, start), True
             end = found.end
+        if start is not None and (is_changed or found.log_end != log_end):
+            self._check_last_batch(partition, start)
         return end if start is None or start > found.log_end else max(start, end)
 
     def _is_requested(self, partition: TopicPartition) -> bool:
