@@ -76,7 +76,7 @@ def test_an_interrupted_call_leaves_no_record_between_its_topic_and_its_partitio
         core = producer._core
         core.accumulator.topics.clear()
         delivery = await producer.send(topic, b"value")
-        is_interrupted = interrupted(lambda: list(core.learn_topic(topic, 1.0)), at)
+        is_interrupted = interrupted(lambda: core.assign_waiting(topic), at)
         done, _ = await asyncio.wait([asyncio.ensure_future(ended(delivery))], timeout=5.0)
         assert done, f"at {at}"
         with contextlib.suppress(DeliveryErrors):  # a batch may have the record although its delivery does not know it

@@ -291,6 +291,10 @@ class ProducerCore:
         """Wait for a topic's metadata, and log a warning if no broker responds. Return the number of partitions. Raise
         the errors of `Cluster.ensure_topic`."""
         yield from self._reported(self.cluster.ensure_topic(topic, timeout), topic, timeout)
+        return self.assign_waiting(topic)
+
+    def assign_waiting(self, topic: str) -> int:
+        """Assign the records that wait for the metadata of a topic to its partitions, whose number is returned."""
         with self.lock:
             buffer = self.accumulator.request_topic(topic)
             buffer.is_requested = True

@@ -23,7 +23,6 @@ from kcodec.log.chunks import Anchor, ByteRange
 from kcodec.log.growth import GrowingLog, Walked
 from kcodec.log.seek import START, position_in, position_of_offset
 from kcodec.log.segment import batch_at, walk_headers
-from kcodec.log.storage import FileVersion, is_other_file
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import offset_options, planner
 from kcodec.spark.columns import SparkColumn
@@ -103,15 +102,14 @@ class LastBatch:
     more, the log was truncated below the position.
 
     position: Position of the query, which is the offset after the last one that it has planned.
+    segment:  Its segment, with the version of the file at that time.
     anchor:   Position and header of the batch in the file.
-    version:  Version of the file; None if the storage does not report it.
     """
 
     position: int
     segment: logs.Segment
     anchor: Anchor
     batch: RecordBatch
-    version: FileVersion | None
 
     @classmethod
     def before(cls, position: int, segment: logs.Segment, limits: DecodeLimits) -> LastBatch | None:
@@ -123,9 +121,8 @@ class LastBatch:
                 batch = batch_at(file, at, file.size(), limits)
                 if batch is None or not batch.base_offset < position <= batch.next_offset:
                     return None
-                return cls(
-                    position, segment, Anchor.of(file, at, at + batch.size_in_bytes), batch, version=file.version()
-                )
+                seen = replace(segment, version=file.version())
+                return cls(position, seen, Anchor.of(file, at, at + batch.size_in_bytes), batch)
         except (FileNotFoundError, DecodeError):  # the walk of the partition reports both
             return None
 
@@ -140,7 +137,7 @@ class LastBatch:
             with self.segment.open() as file:
                 if self.anchor.is_in(file):
                     return True
-                is_compacted = is_other_file(self.version, file.version())
+                is_compacted = _is_replaced(self.segment, replace(self.segment, version=file.version()))
         except FileNotFoundError:
             is_compacted = True
         segments = [each for each in log().segments if (each.base_offset or 0) < self.position]
