@@ -400,7 +400,7 @@ def test_invalid_configurations_raise_the_same(unreachable: Kit) -> None:
         ({"session.timeout.ms": -5}, "session.timeout.ms must be a number of at least 1, not -5"),
         ({"auto.offset.reset": "session_timeout_ms"}, "not 'session_timeout_ms'"),
         ({"auto.offset.reset": "it's linger_ms"}, 'not "it\'s linger_ms"'),
-        ({"partitioner": "linger_ms"}, "\"partitioner\": 'linger_ms'"),
+        ({"partitioner": "murmur"}, '"partitioner": murmur'),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN"},
             "sasl.username is missing; sasl.mechanisms=",

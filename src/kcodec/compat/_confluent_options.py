@@ -157,7 +157,7 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
             settings.max_bytes = int(_number(given, "queue.buffering.max.kbytes", MAX_KILOBYTES)) * 1024
         partitioner = given.get("partitioner")
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
-            raise ValueError(f'Invalid value for configuration property "partitioner": {partitioner!r}')
+            raise ValueError(f'Invalid value for configuration property "partitioner": {partitioner}')
         oauth_cb = given.pop("oauth_cb", None)
         oauth_config = (
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")
