@@ -87,14 +87,8 @@ def test_send_refuses_another_loop_although_a_batch_is_open(kcodec_broker: Broke
     """The record would wait in the batch until the first event loop runs again."""
     topic = kcodec_broker.create_topic(partitions=1)
 
-    async def begin() -> aio.Producer:
-        made = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=60_000)
-        await made.partitions_for(topic)
-        await made.send(topic, b"first")
-        return made
-
     with asyncio.Runner() as first:
-        made = first.run(begin())
+        made = first.run(_with_open_batch(kcodec_broker, topic))
         with pytest.raises(RuntimeError, match="belongs to the event loop of its first call, which is not the current"):
             asyncio.run(_send_to(made, topic))
         first.run(made.close())
@@ -119,14 +113,8 @@ def test_send_refuses_the_event_loop_of_another_thread(kcodec_broker: Broker) ->
 def test_send_follows_its_event_loop_to_another_thread(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
 
-    async def begin() -> aio.Producer:
-        made = aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=60_000)
-        await made.partitions_for(topic)
-        await made.send(topic, b"first")
-        return made
-
     loop = asyncio.new_event_loop()
-    made = loop.run_until_complete(begin())
+    made = loop.run_until_complete(_with_open_batch(kcodec_broker, topic))
     thread = Thread(target=loop.run_until_complete, args=(_send_to(made, topic),))
     thread.start()
     thread.join()
@@ -137,6 +125,14 @@ def test_send_follows_its_event_loop_to_another_thread(kcodec_broker: Broker) ->
     with read_topic(topic, bootstrap_servers=kcodec_broker.bootstrap_servers) as reading:
         values = [record.value for record in reading.rows()]
     assert values == [b"first", b"second", b"second"]
+
+
+async def _with_open_batch(broker: Broker, topic: str) -> aio.Producer:
+    """Return a producer whose record `first` waits in an open batch."""
+    made = aio.Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000)
+    await made.partitions_for(topic)
+    await made.send(topic, b"first")
+    return made
 
 
 async def _send_to(made: aio.Producer, topic: str) -> None:

@@ -15,6 +15,7 @@ Otherwise the rest of the segment is lost, and reading continues with the next s
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ from kcodec.log.windows import SegmentFile
 
 # The number of index entries among which a position to divide the segment is searched.
 CUT_ENTRIES = 16
+#: Maximum number of positions that are kept of a walk to the next index entry.
+MOST_WALKED = 1 << 20
+#: Maximum number of batches in a window. The window is read again after each corrupt batch, and small batches would
+#: make this expensive.
+MOST_IN_WINDOW = 1024
 
 
 @dataclass(frozen=True)
@@ -80,11 +86,22 @@ class ResumePosition(NamedTuple):
 
 
 class ResumePositions:
-    """Where reading of one segment can continue. Its index is read when it is first needed."""
+    """Where reading of one segment can continue. Its index is read when it is first needed.
+
+    The searches after each corruption look at the same batches again. What they have found is kept, so that the time
+    does not grow with the square of the number of corrupt batches.
+    """
 
     def __init__(self, file: SegmentFile, limits: DecodeLimits) -> None:
         self._file = file.apart()
         self._limits = limits
+        #: The last search of `indexed`: its arguments and its result.
+        self._last_search: tuple[int, int, RecordBatch | None] | None = None
+        #: The last walk of `_leads_to`: its end, the positions of its batches, and its result, which is the same from
+        #: each of these positions on.
+        self._walk_end = -1
+        self._walked: array[int] = array("q")
+        self._walk_result = False
 
     @cached_property
     def _index(self) -> OffsetIndex | None:
@@ -176,7 +193,13 @@ class ResumePositions:
 
     def indexed(self, position: int, end: int) -> RecordBatch | None:
         """Return the first batch in (position, end) that ``.index`` contains and that has a valid CRC."""
-        return next(self._indexed(position, end), None)
+        if self._last_search is not None:
+            start, last_end, found = self._last_search
+            if last_end == end and start <= position and (found is None or position < found.position):
+                return found
+        found = next(self._indexed(position, end), None)
+        self._last_search = position, end, found
+        return found
 
     def cut(self, position: int, end: int) -> RecordBatch | None:
         """Return a batch in (position, end) at which the segment can be divided: its offsets agree with the index.
@@ -243,17 +266,25 @@ class ResumePositions:
         """
         if batch.last_offset >= stored_offset(indexed):
             return False
-        position, is_intact = batch.position, True
-        while position < indexed.position:
+        position, end = batch.position, indexed.position
+        if self._walk_end == end:
+            number = bisect_left(self._walked, position)
+            if number < len(self._walked) and self._walked[number] == position:
+                return self._walk_result
+        self._walk_end, self._walked = end, array("q")
+        previous = position
+        while position < end:
             try:
-                found = batch_at(self._file, position, indexed.position, self._limits)
+                found = batch_at(self._file, position, end, self._limits)
             except DecodeError:
                 found = None
             if found is None:
-                return not is_intact
-            is_intact = self.intact(position, indexed.position) is not None
-            position += found.size_in_bytes
-        return True
+                break
+            if len(self._walked) < MOST_WALKED:
+                self._walked.append(position)
+            previous, position = position, position + found.size_in_bytes
+        self._walk_result = position >= end or self.intact(previous, end) is None
+        return self._walk_result
 
     def offset_at(self, position: int, end: int) -> int | None:
         """Return the first offset of the batch at `position`; None if it is not intact."""
@@ -276,7 +307,8 @@ class BatchWindow(NamedTuple):
 
 
 def read_batches(file: SegmentFile, position: int, end: int, size: int, limits: DecodeLimits) -> BatchWindow:
-    """Read the batches at `position`, at least one if one exists before `end`, and the header after them.
+    """Read the batches at `position`, at least one if one exists before `end`, and at most MOST_IN_WINDOW, and the
+    header after them.
 
     size: Number of bytes to read. More are read if the batch and the header after it are larger.
     """
@@ -286,7 +318,7 @@ def read_batches(file: SegmentFile, position: int, end: int, size: int, limits: 
         batches: list[RecordBatch] = []
         following: RecordBatch | None = None
         at = 0
-        while at < size:
+        while at < size and len(batches) < MOST_IN_WINDOW:
             try:
                 following = header_at(data[at:], position + at, file.path, limits)
             except DecodeError as error:
@@ -295,7 +327,8 @@ def read_batches(file: SegmentFile, position: int, end: int, size: int, limits: 
                 break
             batches.append(following)
             at, following = at + following.size_in_bytes, None
-        if position + size < end:
+        is_full = len(batches) == MOST_IN_WINDOW and at < size
+        if is_full or position + size < end:
             if following is None and len(batches) > 1:
                 following = batches.pop()
             elif following is None or not batches:
@@ -324,9 +357,12 @@ def batches_in_order(
     else:
         if below is None or last < below:
             return len(batches)
-    intact = [(number, batch) for number, batch in enumerate(batches) if positions.intact(batch.position, end)]
-    for at, (number, batch) in enumerate(intact):
-        following = intact[at + 1][1] if at + 1 < len(intact) else None
+    # The CRCs are checked only as far as needed, because a window may contain many corrupt batches.
+    intact = (one for one in enumerate(batches) if positions.intact(one[1].position, end))
+    current = next(intact, None)
+    while current is not None:
+        (number, batch), next_intact = current, next(intact, None)
+        following = None if next_intact is None else next_intact[1]
         if stored_offset(batch) <= above or (below is not None and batch.last_offset >= below):
             return number
         if following is not None and _is_misplaced(batch, following, above):
@@ -334,7 +370,7 @@ def batches_in_order(
         corrupt = batches[number + 1] if number + 1 < len(batches) else None
         if corrupt is not None and corrupt is not following and _is_misplaced(batch, corrupt, above, is_exact=True):
             return number
-        above = batch.last_offset
+        above, current = batch.last_offset, next_intact
     return len(batches)
 
 
