@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from opened_logs import open_log
 
 import kcodec
 from kcodec.log import salvage
@@ -61,7 +62,7 @@ def test_the_work_is_linear_in_the_number_of_batches(
 
     def calls(batches: int) -> int:
         counted.update(dict.fromkeys(counted, 0))
-        log = kcodec.open(write_segment(tmp_path / str(batches), batches, damage, indexed))
+        log = open_log(write_segment(tmp_path / str(batches), batches, damage, indexed))
         found = [record.offset for record in log.records(isolation_level, on_error="skip")]
         assert found == [offset for offset in range(batches) if offset % PERIOD != CORRUPT]
         return sum(counted.values())
