@@ -1618,10 +1618,10 @@ class IoTurn:
         """Whether threads that send pause."""
     @is_urgent.setter
     def is_urgent(self, value: bool) -> None: ...
-    def wait(self, fd: int, timeout: float | None) -> bool | None:
-        """On the I/O thread: wait until `fd`, that of a selector, has events, to the microsecond. Return False if the
-        time is over without one, and None at once if the platform cannot wait for it. timeout: seconds; None: no
-        limit.
+    def wait(self, fd: int, timeout: float | None) -> list[tuple[int, int]] | None:
+        """On the I/O thread: wait until `fd`, that of a selector, has events, to the microsecond. Return the events, as
+        pairs of a file descriptor and the bits of `selectors`, or an empty list if the time is over. Return None at
+        once if the platform cannot wait for it. timeout: seconds; None: no limit.
         """
     def __reduce__(self) -> Never: ...
 

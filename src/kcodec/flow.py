@@ -224,6 +224,11 @@ class Signal:
         if self.alarm_at < when:
             self.alarm.cancel()
 
+    def delay_alarm(self, when: float) -> None:
+        """Let the timer of a wait with `is_vague` set the signal at this later time. There must be such a timer."""
+        timer, self.alarm = self.alarm, self.alarm.repeated(when)
+        timer.cancel()
+
     def set(self) -> None:
         """Wake all flows that wait now."""
         waiters = self._waiters

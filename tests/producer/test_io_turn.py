@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import selectors
 import socket
@@ -77,7 +78,7 @@ def test_a_sender_pauses_for_a_thread_whose_result_the_io_thread_waits_for() -> 
     turn = IoTurn()
     turn.is_urgent, turn.helpers = True, 1
     with selectors.DefaultSelector() as selector:
-        assert turn.wait(selector.fileno(), 0.0) is False
+        assert turn.wait(selector.fileno(), 0.0) == []
         turn.wait(selector.fileno(), 0.0)
         waiting = threading.Thread(target=lambda: turn.wait(selector.fileno(), 0.5))
         waiting.start()
@@ -148,7 +149,7 @@ def test_the_io_thread_does_not_pause_for_itself() -> None:
     turn.is_urgent = True
     with selectors.DefaultSelector() as selector:
         for _ in range(5):
-            assert turn.wait(selector.fileno(), 0.0) is False
+            assert turn.wait(selector.fileno(), 0.0) == []
             if (seconds := min(sending(turn)[:1])) < NAPS_SECONDS:
                 break
     assert seconds < NAPS_SECONDS
@@ -158,7 +159,7 @@ def test_the_io_thread_does_not_pause_for_itself() -> None:
 def test_a_wait_ends_at_its_timeout(seconds: float, least: float) -> None:
     with selectors.DefaultSelector() as selector:
         begin = time.monotonic()
-        assert IoTurn().wait(selector.fileno(), seconds) is False
+        assert IoTurn().wait(selector.fileno(), seconds) == []
         assert least <= time.monotonic() - begin < 5.0
 
 
@@ -167,8 +168,37 @@ def test_a_wait_ends_with_an_event() -> None:
     with left, right, selectors.DefaultSelector() as selector:
         selector.register(left, selectors.EVENT_READ)
         right.send(b"x")
-        assert IoTurn().wait(selector.fileno(), None) is True
+        assert IoTurn().wait(selector.fileno(), None) == [(left.fileno(), selectors.EVENT_READ)]
         assert [key.fileobj for key, _ in selector.select(0)] == [left], "the wait took the event"
+
+
+@pytest.mark.parametrize("kinds", [selectors.EVENT_READ, selectors.EVENT_WRITE, 3])
+@pytest.mark.parametrize("state", ["idle", "readable", "closed by the other side"])
+def test_a_wait_returns_the_events_that_a_selector_returns(kinds: int, state: str) -> None:
+    left, right = socket.socketpair()
+    with left, right, selectors.DefaultSelector() as selector:
+        selector.register(left, kinds)
+        if state == "readable":
+            right.send(b"x")
+        elif state != "idle":
+            right.close()
+        expected = [(key.fd, events) for key, events in selector.select(0)]
+        assert bool(expected) is (state != "idle" or kinds != selectors.EVENT_READ)
+        found = IoTurn().wait(selector.fileno(), 0.0) or []
+        assert [(number, events & kinds) for number, events in found] == expected
+
+
+def test_waits_return_the_events_of_very_many_sockets_in_turn() -> None:
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for _ in range(150):
+            left, right = socket.socketpair()
+            stack.enter_context(left)
+            stack.enter_context(right)
+            selector.register(left, selectors.EVENT_WRITE)
+        turn, found = IoTurn(), set[int]()
+        for _ in range(10):
+            found |= {number for number, _ in turn.wait(selector.fileno(), 0.0) or ()}
+        assert found == selector.get_map().keys()
 
 
 def test_a_wait_that_the_platform_refuses_ends_at_once() -> None:

@@ -69,6 +69,11 @@ class Timer:
             self.action = None
             self._scheduler.timer_cancelled()
 
+    def repeated(self, when: float) -> Timer:
+        """Return another timer for the same action. This one must not be cancelled yet."""
+        assert self.action is not None
+        return self._scheduler.call_at(when, self.action)
+
     def fire(self) -> None:
         """Do the action, unless it was cancelled."""
         action = self.action

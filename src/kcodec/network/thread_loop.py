@@ -44,8 +44,6 @@ log = logging.getLogger("kcodec.client")
 EXIT_SECONDS = 2.0
 #: Buffers that one sendmsg sends at most (IOV_MAX is 1024 on Linux, and at least 16 anywhere).
 MAX_PIECES = 64
-#: The selector of Linux (epoll) counts milliseconds, and Python rounds them up twice: it may wake this much later.
-SELECTOR_SECONDS = 0.002
 _loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
 
 SocketAddress = tuple[socket.AddressFamily, Any]
@@ -291,19 +289,7 @@ class ThreadLoop(IoLoop):
         if self._posted:
             return
         when = scheduler.next_wakeup()
-        seconds = None if when is None else max(when - self.client.clock(), 0.0)
-        is_short = seconds is not None and 0.0 < seconds < SELECTOR_SECONDS
-        if self._selector_number is not None and (is_short or self.io_turn.is_urgent):
-            has_event = self.io_turn.wait(self._selector_number, seconds)
-            if has_event is None:
-                self._selector_number = None
-            elif not has_event:
-                return
-            else:
-                seconds = 0.0
-        elif seconds is not None and self._selector_number is not None:
-            seconds = max(seconds - SELECTOR_SECONDS, 0.0)  # the next turn waits for the rest
-        for key, events in self.selector.select(seconds):
+        for key, events in self._wait(None if when is None else max(when - self.client.clock(), 0.0)):
             if key.data is None:
                 # This order matters: a post that finds this thread awake is handled in the next turn, which follows
                 # without a wait.
@@ -311,6 +297,17 @@ class ThreadLoop(IoLoop):
                 self._is_awake = False
             else:
                 key.data(events)
+
+    def _wait(self, seconds: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for events, and return them. The compiled wait takes the GIL again only once. It is precise, whereas
+        `select` counts milliseconds, and rounds them up twice."""
+        if self._selector_number is not None:
+            found = self.io_turn.wait(self._selector_number, seconds)
+            if found is not None:
+                keys = self.selector.get_map()
+                return [(key, kinds & key.events) for number, kinds in found if (key := keys.get(number)) is not None]
+            self._selector_number = None
+        return self.selector.select(seconds)
 
     def _end(self) -> None:
         self.io_turn.is_urgent = False

@@ -118,6 +118,8 @@ class Sender:
         self._learning = 0
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
+        #: The time of the next round for another reason than sending.
+        self._other_work_at = _FOREVER
         self._follow_until = -_FOREVER
         self._loads = accumulator.loads
         self._named: dict[str, float] = {}
@@ -150,20 +152,39 @@ class Sender:
 
     def _wake_for_more(self) -> None:
         """Start the next round, unless it would find nothing to do, for example after the last record of a transaction,
-        or if the caller waits for each record. With `linger_ms`, records do not wake the sender, so it needs a
-        timer."""
+        if the caller waits for each record, or while all records in the buffer still linger. With `linger_ms`, records
+        do not wake the sender, so it needs a timer."""
         accumulator = self.accumulator
         failures = accumulator.failures
         if not self._is_metadata_new and (failures is None or not failures.is_news):
             looks_at = self._looks_at() if self.settings.linger > 0 else _FOREVER  # a record then wakes the sender
             if looks_at is not None:
                 with accumulator.lock:
-                    if not accumulator.unfinished:
+                    first = self._first_lingered()
+                    if first >= looks_at:
+                        if looks_at < first < _FOREVER:
+                            looks_at = max(looks_at, min(first, self._other_work_at))
+                            self._signal.delay_alarm(looks_at)
                         accumulator.next_look = looks_at
                         if self.turn is not None:
                             self._take_turns(self.turn)
                         return
         self.wake()
+
+    def _first_lingered(self) -> float:
+        """Return the time at which the first of the batches that are not in flight has lingered. Return infinity
+        without such batches, and minus infinity if one of them may be sent for another reason. The caller holds the
+        lock."""
+        accumulator = self.accumulator
+        first, linger = _FOREVER, accumulator.linger
+        if accumulator.awaited or self.urgent or accumulator.memory.waiters:
+            return -_FOREVER
+        for queue in accumulator.active:
+            batch = queue.next_batch
+            if queue.open is not batch or batch.is_full:
+                return -_FOREVER
+            first = min(first, batch.created + linger)
+        return first
 
     def _looks_at(self) -> float | None:
         """Return the time at which the next round begins without an event, if that is early enough for a record that
@@ -206,16 +227,17 @@ class Sender:
                 self._is_woken = False
                 if self._failure is not None:
                     raise self._failure
-                pause = yield from self._round()
+                when = yield from self._round()
                 if self.turn is not None:
                     self._take_turns(self.turn)
                 if not self._is_woken:
                     # If the next round is soon, records wait for it, and an earlier timer would begin a round without
                     # effect. Before a long pause, the earlier timer stays, because a round without effect costs less
                     # than a new timer after each event.
+                    pause = when - self.clock()
                     if pause <= self.settings.linger:
-                        self._signal.cancel_alarm_before(self.clock() + pause)
-                    yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0), is_vague=True)
+                        self._signal.cancel_alarm_before(when)
+                    yield Wait(self._signal, None if when == _FOREVER else max(pause, 0.0), is_vague=True)
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)
             self.id_manager.changed.drop_waiter(self._identity_changed)
@@ -236,7 +258,7 @@ class Sender:
         turn.is_urgent = is_urgent
 
     def _round(self) -> Flow[float]:
-        """Do the work that is due. Return the seconds until the next round."""
+        """Do the work that is due. Return the time of the next round."""
         now = self.clock()
         with self.accumulator.lock:
             self.accumulator.take_wake()
@@ -249,7 +271,8 @@ class Sender:
             else:
                 unknown, self.accumulator.new_topics = self.accumulator.new_topics, []
         if is_idle:
-            return min(nearest, self._reports.look(now)) - now
+            self._other_work_at = self._reports.look(now)
+            return min(nearest, self._other_work_at)
         for buffer in unknown:
             if buffer.is_requested:  # by a caller
                 continue
@@ -263,19 +286,19 @@ class Sender:
         refusal = self.id_manager.refuses()
         if refusal is not None:
             self.fail_buffered(lambda _: refusal)
-        pause = min(expiry, self._reports.look(now))
+        self._other_work_at = next_round = min(expiry, self._reports.look(now))
         is_more, has_sent, linger = True, False, self.linger
         if linger is not None:
             linger.begin()
         while is_more:
             requests, next_due, is_more = self._drain(now)
-            pause = min(pause, next_due)
+            next_round = min(next_round, next_due)
             for node, taken in requests.items():
                 has_sent = True
                 yield self._produce(node, taken)
         if has_sent and linger is not None:
             self.accumulator.linger = linger.after_requests()
-        return pause - now
+        return next_round
 
     @property
     def has_single_record(self) -> bool:

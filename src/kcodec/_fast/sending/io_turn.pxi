@@ -8,47 +8,61 @@
 
 cdef extern from *:
     """
-    enum { KC_TIMED_OUT, KC_HAPPENED, KC_CANNOT_WAIT };
+    enum { KC_READ = 1, KC_WRITE = 2, KC_MOST_EVENTS = 64, KC_CANNOT_WAIT = -1 };
+    typedef struct { int fd, kinds; } KcEvent;
     #ifdef _WIN32
     #include <windows.h>
-    static int kc_wait(int fd, double seconds) { (void)fd; (void)seconds; return KC_CANNOT_WAIT; }
+    static int kc_wait(int fd, double seconds, KcEvent *found) {
+        (void)fd; (void)seconds; (void)found;
+        return KC_CANNOT_WAIT;
+    }
     static void kc_nap(void) { Sleep(1); }
     static void kc_store(int *flag, int value) { *(volatile int *)flag = value; }
     static int kc_load(int *flag) { return *(volatile int *)flag; }
     #else
     #include <errno.h>
     #include <time.h>
+    // Both return the number of events of a selector, or -1 with errno, and wait for at most `limit`; NULL: no limit.
     #if defined(__APPLE__) || defined(__FreeBSD__) || defined(__OpenBSD__) || defined(__NetBSD__)
-    // The selector is a kqueue, for which poll() of macOS returns POLLNVAL. The events of the selector are
-    // level-triggered, so it finds an event again after this call.
     #include <sys/types.h>
     #include <sys/event.h>
-    static int kc_found(int fd, const struct timespec *limit) {
-        struct kevent one;
-        return kevent(fd, NULL, 0, &one, 1, limit);
+    static int kc_events(int fd, const struct timespec *limit, KcEvent *found) {
+        struct kevent events[KC_MOST_EVENTS];
+        int count = kevent(fd, NULL, 0, events, KC_MOST_EVENTS, limit);
+        for (int at = 0; at < count; at++) {
+            found[at] = (KcEvent){(int)events[at].ident, events[at].filter == EVFILT_WRITE ? KC_WRITE : KC_READ};
+        }
+        return count;
+    }
+    #elif defined(__linux__)
+    #include <poll.h>
+    #include <sys/epoll.h>
+    // epoll_wait counts milliseconds, so ppoll waits first. An error of a socket counts as both kinds, as in Python's
+    // selectors.
+    static int kc_events(int fd, const struct timespec *limit, KcEvent *found) {
+        struct epoll_event events[KC_MOST_EVENTS];
+        struct pollfd one = {fd, POLLIN, 0};
+        if (ppoll(&one, 1, limit, NULL) < 0) return -1;
+        int count = one.revents ? epoll_wait(fd, events, KC_MOST_EVENTS, 0) : 0;
+        for (int at = 0; at < count; at++) {
+            uint32_t bits = events[at].events;
+            int kinds = (bits & ~(uint32_t)EPOLLOUT ? KC_READ : 0) | (bits & ~(uint32_t)EPOLLIN ? KC_WRITE : 0);
+            found[at] = (KcEvent){events[at].data.fd, kinds};
+        }
+        return count;
     }
     #else
-    #include <poll.h>
-    static int kc_found(int fd, const struct timespec *limit) {
-        struct pollfd one = {fd, POLLIN, 0};
-    #ifdef __linux__
-        int found = ppoll(&one, 1, limit, NULL);
-    #else
-        int found = poll(&one, 1, limit ? (int)(limit->tv_sec * 1000 + (limit->tv_nsec + 999999) / 1000000) : -1);
-    #endif
-        if (found > 0 && one.revents & POLLNVAL) {
-            errno = EBADF;
-            return -1;
-        }
-        return found;
+    static int kc_events(int fd, const struct timespec *limit, KcEvent *found) {
+        (void)fd; (void)limit; (void)found;
+        return -1;
     }
     #endif
     // Waits for at most `seconds`; without a limit if it is negative.
-    static int kc_wait(int fd, double seconds) {
+    static int kc_wait(int fd, double seconds, KcEvent *found) {
         struct timespec limit = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-        int found = kc_found(fd, seconds < 0 ? NULL : &limit);
-        if (found < 0) return errno == EINTR ? KC_HAPPENED : KC_CANNOT_WAIT;
-        return found ? KC_HAPPENED : KC_TIMED_OUT;
+        errno = 0;
+        int count = kc_events(fd, seconds < 0 ? NULL : &limit, found);
+        return count >= 0 ? count : errno == EINTR ? 0 : KC_CANNOT_WAIT;
     }
     static void kc_nap(void) {
         struct timespec pause = {0, 20000};
@@ -59,10 +73,11 @@ cdef extern from *:
     #endif
     """
     enum:
-        KC_TIMED_OUT
-        KC_HAPPENED
+        KC_MOST_EVENTS
         KC_CANNOT_WAIT
-    int kc_wait(int fd, double seconds) nogil
+    ctypedef struct KcEvent:
+        int fd, kinds
+    int kc_wait(int fd, double seconds, KcEvent *found) nogil
     void kc_nap() nogil
     void kc_store(int *flag, int value) nogil
     int kc_load(int *flag) nogil
@@ -104,22 +119,23 @@ cdef class IoTurn:
             self.urgent = value
 
     def wait(self, int fd, timeout):
-        """On the I/O thread: wait until `fd`, that of a selector, has events, to the microsecond. Return False if the
-        time is over without one, and None at once if the platform cannot wait for it. timeout: seconds; None: no
-        limit."""
+        """On the I/O thread: wait until `fd`, that of a selector, has events, to the microsecond. Return the events, as
+        pairs of a file descriptor and the bits of `selectors`, or an empty list if the time is over. Return None at
+        once if the platform cannot wait for it. timeout: seconds; None: no limit."""
         cdef double seconds = -1.0 if timeout is None else min(max(<double>timeout, 0.0), _MOST_SECONDS)
-        cdef int outcome
+        cdef KcEvent[KC_MOST_EVENTS] found
+        cdef int count, at
         self.thread = PyThread_get_thread_ident()
         kc_store(&self.busy, self.helpers > 0)
         with nogil:
-            outcome = kc_wait(fd, seconds)
-            if outcome != KC_CANNOT_WAIT:
+            count = kc_wait(fd, seconds, found)
+            if count != KC_CANNOT_WAIT:
                 kc_store(&self.busy, 1)
-        if outcome == KC_CANNOT_WAIT:
+        if count == KC_CANNOT_WAIT:
             self.cannot_wait = True
             kc_store(&self.busy, 0)
             return None
-        return outcome == KC_HAPPENED
+        return [(found[at].fd, found[at].kinds) for at in range(count)]
 
     cdef inline void step_aside(self) noexcept:
         """If the I/O thread has urgent work, release the GIL until it waits again, for at most _MOST_NAPS sleeps."""
