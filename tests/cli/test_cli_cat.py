@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,18 @@ def test_following_several_partitions_is_an_error(tmp_path: Path) -> None:
         assert (ran.status, ran.out) == (ExitStatus.ERROR, "")
         assert "--follow reads one partition, and 2 are selected: name one with -p" in ran.err
     assert offsets(tmp_path, "-t", "orders", "-p", "1", "--follow", "-c", "2") == [0, 1]
+
+
+def test_following_ends_when_the_reader_of_the_output_has_ended(tmp_path: Path) -> None:
+    """As in `kcodec cat --follow DIRECTORY | head -1`, although no more records arrive."""
+    directory = write_partition(tmp_path, [plain(0)])
+    process = program("cat", directory, "--follow", "-f", r"%o\n")
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"0\n"
+        process.stdout.close()
+        assert process.wait(30) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
 
 
 def test_following_goes_on_with_what_is_appended(tmp_path: Path) -> None:

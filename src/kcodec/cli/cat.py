@@ -134,6 +134,7 @@ class _Cat:
             max_rows=MAX_ROWS if self.left is None else max(1, min(MAX_ROWS, self.left)),
             on_error=options.on_error,
             follow=options.follow,
+            stop=output.check_reader if options.follow else None,  # raises BrokenPipeError
         )
         chunks, is_empty = stream.promptly() if options.follow else iter(stream), self.left != 0
         progress, done, size = Progress(output, "reading", has_data=True), 0, self._log.size_in_bytes
