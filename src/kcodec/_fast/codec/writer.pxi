@@ -2,7 +2,7 @@
 # _Writer: checks the settings of batches and appends rows and Arrow data to a BatchWriter.
 
 _ENCODE_TEXTS = {
-    FAULT_ENCODE_NULL: "{field} is null",
+    FAULT_ENCODE_NULL: "{field} is null, but must have a value",
     FAULT_ENCODE_TIMESTAMP: "timestamp {found} is below -1, which means no timestamp",
     FAULT_ENCODE_SECONDS: "column '{field}': {found} seconds is outside 0 to {expected}, the range of timestamps in "
                           "milliseconds; check the unit of the column",
