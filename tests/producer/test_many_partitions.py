@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, values
 
+from kcodec.errors import DeliveryTimeoutError
 from kcodec.protocol.error_codes import ErrorCode
 
 PARTITIONS = 200
@@ -127,3 +128,48 @@ def test_a_saturated_sender_still_ends_batches_at_their_deadline() -> None:
     world.run(6.0)
     assert first.error is not None and second.error is not None
     assert "it was never sent" in str(second.error)
+
+
+def test_a_round_that_is_delayed_after_a_response_still_ends_batches_at_their_deadline() -> None:
+    """The response of one broker lets the sender wait for a batch that lingers until 11 s, but a batch in flight to the
+    other broker has its deadline at 10.5 s."""
+    world = ScriptedCluster(nodes=2, latency=1.0)
+    rig = rig_of(world, linger=5.0, delivery_timeout=10.5, request_timeout=60.0)
+    rig.send("orders", b"x", partition=0)
+    rig.send("orders", b"x", partition=1)
+    rig.flush()
+    world.run(100.0)
+    begin = world.now
+    world.faults = lambda node, request: Fault(is_answer_lost=node == 1)
+    lost = rig.send("orders", b"x", partition=0)
+    answered = rig.send("orders", b"x", partition=1)
+    world.run(6.0)
+    rig.send("orders", b"y", partition=1)
+    world.run(begin + 10.4 - world.now)
+    assert answered.done() and not lost.done()
+    world.run(0.2)
+    assert isinstance(lost.error, DeliveryTimeoutError)
+
+
+@pytest.mark.parametrize("reason", ["a caller waits", "a flush", "a full batch", "no buffer space"])
+def test_records_that_need_not_linger_are_sent_after_a_response(reason: str) -> None:
+    world = ScriptedCluster(latency=0.05)
+    rig = rig_of(world, linger=5.0, max_in_flight=1, batch_size=1000)
+    rig.send("orders", b"x", partition=0)
+    rig.flush()
+    world.run(100.0)
+    rig.send("orders", b"x", partition=0)
+    world.run(5.05)
+    assert len(world.requests) == 2 and rig.core.sender.responses.in_flight
+    delivery = rig.send("orders", b"y", partition=1)
+    if reason == "a caller waits":
+        rig.core.accumulator.hurry(delivery._batch)
+    elif reason == "a flush":
+        rig.core.sender.urgent += 1
+    elif reason == "no buffer space":
+        rig.core.accumulator.memory.waiters += 1
+    else:
+        rig.send("orders", b"y" * 900, partition=1)
+        rig.send("orders", b"y" * 900, partition=1)
+    world.run(0.2)
+    assert len(world.requests) == 3

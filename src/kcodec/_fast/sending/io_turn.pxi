@@ -21,6 +21,7 @@ cdef extern from *:
     static int kc_load(int *flag) { return *(volatile int *)flag; }
     #else
     #include <errno.h>
+    #include <stdint.h>
     #include <time.h>
     // Both return the number of events of a selector, or -1 with errno, and wait for at most `limit`; NULL: no limit.
     #if defined(__APPLE__) || defined(__FreeBSD__) || defined(__OpenBSD__) || defined(__NetBSD__)
