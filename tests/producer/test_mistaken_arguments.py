@@ -11,12 +11,13 @@ import sys
 from typing import Any, cast
 
 import numpy
+import polars
 import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import Consumer, Producer, RecordMetadata, aio
 from kcodec.client import poll_timeouts as timeouts
-from kcodec.errors import AbortableTransactionError, EncodeError
+from kcodec.errors import AbortableTransactionError, EncodeError, TransactionStateError
 from kcodec.offsets import TopicPartition
 
 EXPECTED = "timeout must be a number of seconds or None, got "
@@ -172,7 +173,7 @@ def test_an_invalid_key_blocks_the_commit_of_its_transaction(kcodec_broker: Brok
             assert producer.partitions_for(topic) == 3
 
 
-@pytest.mark.parametrize("table", [[b"1", b"2"], "records", None])
+@pytest.mark.parametrize("table", [[b"1", b"2"], "records", None, 5, polars.Series(["a"])], ids=repr)
 def test_what_is_no_table_is_refused_by_its_type(kcodec_broker: Broker, table: Any) -> None:
     with (
         Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer,
@@ -181,3 +182,28 @@ def test_what_is_no_table_is_refused_by_its_type(kcodec_broker: Broker, table: A
         ),
     ):
         producer.send_arrow("orders", table)
+
+
+def test_a_lazy_frame_has_no_rows_to_send(kcodec_broker: Broker) -> None:
+    with (
+        Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer,
+        pytest.raises(TypeError, match=r"must not be a LazyFrame, .*: pass the result of its collect\(\)"),
+    ):
+        producer.send_arrow("orders", polars.LazyFrame({"value": ["a"]}))
+
+
+def test_a_memoryview_with_gaps_is_refused_by_its_form(kcodec_broker: Broker) -> None:
+    with (
+        Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer,
+        pytest.raises(EncodeError, match="value must be a contiguous memoryview"),
+    ):
+        producer.send(kcodec_broker.create_topic(), memoryview(b"abcd")[::2])
+
+
+def test_the_error_before_a_block_of_asyncio_names_async_with() -> None:
+    async def main() -> None:
+        async with aio.Producer(bootstrap_servers="localhost:1", transactional_id="t") as producer:
+            await producer.transaction().send("orders", b"x")
+
+    with pytest.raises(TransactionStateError, match=r"use `async with producer\.transaction"):
+        asyncio.run(main())

@@ -66,3 +66,18 @@ def test_the_bounds_of_the_timestamps_that_are_logged(
 def test_an_integer_of_numpy_is_logged_too(kcodec_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     send("threads", kcodec_broker, kcodec_broker.create_topic(), numpy.int64(NOW))
     assert len(warnings_of(caplog)) == 1
+
+
+@pytest.mark.parametrize(("timestamp", "is_logged"), [(NOW, 1), (NOW * 1000, 0), (None, 0)])
+def test_a_table_with_timestamps_in_seconds_is_logged_once(
+    timestamp: int | None, is_logged: int, kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = {"value": [b"a", b"b"]} | ({} if timestamp is None else {"timestamp": [timestamp, timestamp + 1]})
+    topic = kcodec_broker.create_topic()
+    with (
+        caplog.at_level(logging.WARNING, "kcodec.producer"),
+        Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer,
+    ):
+        for _ in range(2):
+            producer.send_arrow(topic, table).result()
+    assert len(warnings_of(caplog)) == is_logged

@@ -276,3 +276,10 @@ def test_without_polars_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "polars.io.plugins", raising=False)
     with pytest.raises(ImportError, match="pip install polars"):
         kcodec.scan_topic("t", bootstrap_servers="localhost:1")
+
+
+@pytest.mark.parametrize("name", ["max_rows", "key_deserializer", "value_deserializer"])
+def test_an_option_that_only_read_topic_has_is_refused(name: str) -> None:
+    options: Any = {name: 3 if name == "max_rows" else bytes.decode}
+    with pytest.raises(TypeError, match=f"^scan_topic has no option '{name}': (apply head|a scan returns columns)"):
+        kcodec.scan_topic("orders", bootstrap_servers="localhost:1", **options)

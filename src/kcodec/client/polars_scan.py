@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from kcodec.flow import Flow
 
 T = TypeVar("T")
+_NO_DESERIALIZER = "a scan returns columns; apply an expression of polars to the column, such as map_elements"
+_NOT_IN_SCANS = {
+    "max_rows": "apply head(number of rows) to the LazyFrame",
+    "key_deserializer": _NO_DESERIALIZER,
+    "value_deserializer": _NO_DESERIALIZER,
+}
 
 
 def scan_topic(
@@ -40,7 +46,8 @@ def scan_topic(
 
     Columns that the query does not use are not decoded. Conditions on partition, offset and timestamp limit what is
     fetched, as does `head`. For a lower bound on the timestamp, the offset is looked up by ListOffsets. polars applies
-    all other conditions to the result. The other arguments are those of `kcodec.read_topic`.
+    all other conditions to the result. The other arguments are those of `kcodec.read_topic`, except for `max_rows` and
+    the deserializers.
 
     ascending_timestamps: Whether an upper bound on the timestamp ends the read, too. This is correct only if timestamps
                           never decrease within a partition, as with message.timestamp.type=LogAppendTime. If producers
@@ -54,6 +61,9 @@ def scan_topic(
         from polars.io.plugins import register_io_source
     except ImportError as error:
         raise ImportError("kcodec.scan_topic requires polars 1.30 or later: pip install polars") from error
+    for name, remedy in _NOT_IN_SCANS.items():
+        if name in options:
+            raise TypeError(f"scan_topic has no option {name!r}: {remedy}")
     chosen = None if partitions is None else numbers_of(partitions, "partitions")
     scan = _Scan(topic, chosen, start, end, ascending_timestamps, options)
     return register_io_source(

@@ -377,6 +377,7 @@ class Producer(ProducerBase):
             self._check_newest(begun)
             full: BufferFullError | None = None
             for batch in self._table_batches(topic, table, count, framing):
+                self._check_unit(topic, batch.first_timestamp)
                 full = self._send_batch(topic, batch, delivery, begun, full)
         except KcodecError as error:
             self._rejected(topic, None, error, begun)

@@ -103,6 +103,10 @@ class _HandleProducer(Producer):
             for batch in table_batches(table, count, self._core.settings, now, framing, default)
         ]
 
+    def __repr__(self) -> str:
+        """Return the text for warnings, with the name of the class that the program uses."""
+        return super().__repr__().replace(type(self).__name__, TransactionWriter.__name__, 1)
+
     def raise_error(self) -> None:
         """Raise the error of the first record that failed, if there is one."""
         if self.id_manager.error is not None:

@@ -264,9 +264,12 @@ class OffsetCalls:
 
         Raise ValueError without a group. Raise BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
         UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH); it names the partition if one
-        was rejected. Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission.
+        was rejected. Raise DeliveryTimeoutError at the timeout, and AuthorizationError without the permission. If there
+        is nothing to commit because the member has failed, raise its error.
         """
         given = self._commits.requested() if offsets is None else check_offsets(offsets)
+        if not given:
+            self._raise_errors()
         yield from self._commits.commit_in_turn(given, self._seconds(timeout))
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:

@@ -161,4 +161,7 @@ class TopicBuffer(TopicSlot):
 def _invalid_key(key: object) -> EncodeError:
     """Return the error that the encoder raises for an invalid key."""
     advice = ": encode it, as by .encode()" if isinstance(key, str) else ""
-    return EncodeError(f"key must be bytes or None, not {type(key).__name__}{advice}", field="key", value=key)
+    reason = f"key must be bytes or None, not {type(key).__name__}{advice}"
+    if isinstance(key, memoryview):
+        reason = "key must be a contiguous memoryview that is not released: pass a copy, bytes(...)"
+    return EncodeError(reason, field="key", value=key)

@@ -24,6 +24,8 @@ WINDOW_BYTES = 4 * 1024 * 1024
 #: Returns the partition of each key, ANY_PARTITION for those that go where records without a key go.
 ChooseOfKeys = Callable[[Sequence["bytes | None"]], list[int]]
 COLUMNS = ("timestamp", "key", "value", "headers", "key_schema_id", "value_schema_id")
+#: Position of the base timestamp in a batch, with 8 bytes.
+BASE_TIMESTAMP_AT = 27
 #: The field of an EncodeError for a record that is larger than a batch may be.
 TOO_LARGE = "record"
 
@@ -34,6 +36,12 @@ class TableBatch(NamedTuple):
     partition: int
     data: bytearray
     records_count: int
+
+    @property
+    def first_timestamp(self) -> int:
+        """The timestamp of the first row in milliseconds."""
+        at = BASE_TIMESTAMP_AT
+        return int.from_bytes(self.data[at : at + 8], "big", signed=True)
 
 
 def table_batches(
@@ -146,13 +154,10 @@ def _table(source: Any) -> pyarrow.Table:
         table = pyarrow.Table.from_batches([source])
     elif isinstance(source, pyarrow.RecordBatchReader):
         table = source.read_all()
-    elif isinstance(source, list | tuple | str | bytes | None):
-        raise TypeError(
-            "table must be a pyarrow.Table, an object with Arrow's C interface, or a mapping of names to columns, got "
-            f"{type(source).__name__}; send records one by one with send()"
-        )
+    elif type(source).__name__ == "LazyFrame":
+        raise TypeError("table must not be a LazyFrame, which has no data yet: pass the result of its collect()")
     else:
-        table = source if isinstance(source, pyarrow.Table) else pyarrow.table(source)
+        table = source if isinstance(source, pyarrow.Table) else _converted(source)
     known = {*COLUMNS, "partition"}
     # An index of pandas without a name, such as the one after a filter.
     indexes = [name for name in table.column_names if name.startswith("__index_level_") and name.endswith("__")]
@@ -170,6 +175,21 @@ def _table(source: Any) -> pyarrow.Table:
             chunks = [_with_empty_nulls(chunk).cast(pyarrow.large_binary()) for chunk in table.column(index).chunks]
             table = table.set_column(index, column.name, pyarrow.chunked_array(chunks, pyarrow.large_binary()))
     return table
+
+
+def _converted(source: Any) -> pyarrow.Table:
+    import pyarrow
+
+    wrong: Exception | None = None
+    if not isinstance(source, list | tuple | str | bytes | None):
+        try:
+            return pyarrow.table(source)
+        except (TypeError, pyarrow.ArrowInvalid) as error:  # ArrowInvalid: one column, such as a Series of polars
+            wrong = error
+    raise TypeError(
+        "table must be a pyarrow.Table, an object with Arrow's C interface and named columns, or a mapping of names to "
+        f"columns, got {type(source).__name__}; send records one by one with send()"
+    ) from wrong
 
 
 def _with_empty_nulls(views: pyarrow.Array) -> pyarrow.Array:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kcodec.transactions.context import ProducerContext
 
 log = logging.getLogger("kcodec.transactions")
+#: Share of the time of a producer's last abort in which requests in flight may get their responses.
+FLUSH_SHARE = 0.5
 #: States in which a call waits for the records that are under way.
 _FLUSHING = frozenset({*COMMITS, State.ABORTING, State.RELEASING})
 #: States in which a call other than a commit in the background ends the transaction.
@@ -68,8 +70,11 @@ class TransactionCompletion:
             raise context.kept_error.with_traceback(None)
         yield from self._end(transaction, is_commit=True, deadline=deadline)
 
-    def abort(self, timeout: float | None = None) -> Flow[None]:
-        """Drop records that are not sent, wait for requests in flight, then send EndTxn. Raise a fatal error again."""
+    def abort(self, timeout: float | None = None, *, is_last: bool = False) -> Flow[None]:
+        """Drop records that are not sent, wait for requests in flight, then send EndTxn. Raise a fatal error again.
+
+        is_last: Whether the producer ends, see `_flush_at_end`.
+        """
         context = self._context
         deadline = context.deadline(timeout)
         if context.state in {State.BUFFERING, State.ABORTABLE_ERROR}:
@@ -85,7 +90,7 @@ class TransactionCompletion:
                 transaction = context.now_open
                 if context.records is not None:
                     context.records.abort_buffered(context.aborted_before())
-                yield from self.flush(transaction, deadline)
+                yield from (self._flush_at_end if is_last else self.flush)(transaction, deadline)
                 yield from self._end(transaction, is_commit=False, deadline=deadline)
         finally:
             if context.state not in TO_ABORT:
@@ -95,20 +100,38 @@ class TransactionCompletion:
         """Wait until no request of the transaction is in flight."""
         context = self._context
         try:
-            if context.records is not None:
-                yield from context.records.flush(context.left(deadline), without_held=True)
-            while transaction.requests:
-                left = deadline - context.cluster.clock()
-                if left <= 0:
-                    raise DeliveryTimeoutError(
-                        f"a request of the transaction of {context.transactional_id!r} got no response before the "
-                        "timeout of the call"
-                    )
-                yield from wait(context.changed, left)
+            yield from self._until_landed(transaction, deadline)
         except DeliveryTimeoutError as error:
             if context.state in _FLUSHING:
                 context.move(Event.INTERRUPTED, context.blocked(f"records were not acknowledged yet: {error}"))
             raise
+
+    def _flush_at_end(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
+        """Wait as `flush` before the abort with which a producer ends. In the new flow (KIP-890), wait for a part of
+        the time only, because an open transaction blocks read_committed consumers. EndTxn bumps the epoch, so that a
+        broker refuses requests that arrive later, and no retry follows."""
+        if not transaction.is_new_flow:
+            yield from self.flush(transaction, deadline)
+            return
+        clock = self._context.cluster.clock
+        try:
+            yield from self._until_landed(transaction, clock() + FLUSH_SHARE * self._context.left(deadline))
+        except DeliveryTimeoutError as error:
+            log.info("the transaction is aborted while requests are in flight: %s", error)
+
+    def _until_landed(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
+        """Wait until no request of the transaction is in flight. Raise DeliveryTimeoutError at the deadline."""
+        context = self._context
+        if context.records is not None:
+            yield from context.records.flush(context.left(deadline), without_held=True)
+        while transaction.requests:
+            left = deadline - context.cluster.clock()
+            if left <= 0:
+                raise DeliveryTimeoutError(
+                    f"a request of the transaction of {context.transactional_id!r} got no response before the "
+                    "timeout of the call"
+                )
+            yield from wait(context.changed, left)
 
     def _end(self, transaction: ProducerTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
         """Send EndTxn if necessary, and change the state according to the outcome."""
@@ -223,7 +246,7 @@ class TransactionCompletion:
         timeout = None if deadline is None else context.left(deadline)
         log.info("%s: close aborts the open transaction", context.transactional_id)
         try:
-            yield from self.abort(timeout)
+            yield from self.abort(timeout, is_last=True)
         except KcodecError as error:
             log.warning("close could not abort the open transaction: %s", error)
 
@@ -273,7 +296,7 @@ class TransactionCompletion:
         if context.state not in TO_ABORT or not self.has_open:
             return (yield from self._repeat_abort(timeout))
         try:
-            yield from self.abort(timeout)
+            yield from self.abort(timeout, is_last=True)
         except ProducerFencedError as error:
             log.info("the open transaction was not aborted: %s", error)
         except KcodecError as error:

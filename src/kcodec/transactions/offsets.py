@@ -42,7 +42,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def check_group_metadata(group: object, stacklevel: int) -> ConsumerGroupMetadata:
-    """Return the ConsumerGroupMetadata of an argument. If it is a group id, log a warning about the missing
+    """Return the ConsumerGroupMetadata of an argument. If it is a group id, issue a RuntimeWarning about the missing
     protection."""
     if isinstance(group, str):
         warnings.warn(

@@ -165,6 +165,10 @@ cdef class _RowReader:
                 source = _Source(value)
             except (TypeError, ValueError) as error:
                 message = f"{what or field} must be bytes or None, not {type(value).__name__}"
+                if isinstance(value, memoryview):
+                    message = (
+                        f"{what or field} must be a contiguous memoryview that is not released: pass a copy, bytes(...)"
+                    )
                 raise self.error(message, field, value) from error
             out.bytes = source.data()
             out.length = source.size()

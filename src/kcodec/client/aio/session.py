@@ -244,7 +244,8 @@ class SessionTransaction:
     def _current(self) -> SessionBlock:
         if self._block is None:
             raise TransactionStateError(
-                "the transaction begins with its block: use `with session.transaction() as txn`",
+                # SYNC: "async with" -> "with"
+                "the transaction begins with its block: use `async with session.transaction() as txn`",
                 state=State.READY.name,
                 event="SEND",
             )

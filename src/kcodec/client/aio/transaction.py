@@ -256,7 +256,8 @@ class Transaction:
     def _current(self) -> ProducerTransaction:
         if self._open is None:
             raise TransactionStateError(
-                "the transaction begins with its block: use `with producer.transaction() as txn`",
+                # SYNC: "async with" -> "with"
+                "the transaction begins with its block: use `async with producer.transaction() as txn`",
                 state=self._manager.state.name,
                 event=Event.SEND.name,
             )
