@@ -42,6 +42,9 @@ log = logging.getLogger("kcodec.client")
 #: At exit, all threads of all clients together get this many seconds to end. A name lookup cannot be interrupted, nor
 #: can a callback of the application.
 EXIT_SECONDS = 2.0
+#: The I/O thread wakes this much before a timer is due. While other threads compute, it gets the GIL up to 5 ms after it
+#: has woken (sys.getswitchinterval).
+EARLY_SECONDS = 0.002
 #: Buffers that one sendmsg sends at most (IOV_MAX is 1024 on Linux, and at least 16 anywhere).
 MAX_PIECES = 64
 _loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
@@ -302,6 +305,8 @@ class ThreadLoop(IoLoop):
         """Wait for events, and return them. The compiled wait takes the GIL again only once. It is precise, whereas
         `select` counts milliseconds, and rounds them up twice."""
         if self._selector_number is not None:
+            if seconds is not None and seconds > EARLY_SECONDS:
+                seconds -= EARLY_SECONDS  # the next turn waits for the rest
             found = self.io_turn.wait(self._selector_number, seconds)
             if found is not None:
                 keys = self.selector.get_map()
