@@ -42,8 +42,8 @@ log = logging.getLogger("kcodec.client")
 #: At exit, all threads of all clients together get this many seconds to end. A name lookup cannot be interrupted, nor
 #: can a callback of the application.
 EXIT_SECONDS = 2.0
-#: The I/O thread wakes this much before a timer is due. While other threads compute, it gets the GIL up to 5 ms after it
-#: has woken (sys.getswitchinterval).
+#: The I/O thread wakes this many seconds before a timer is due. While other threads compute, it gets the GIL up to 5 ms
+#: after it has woken (sys.getswitchinterval).
 EARLY_SECONDS = 0.002
 #: Buffers that one sendmsg sends at most (IOV_MAX is 1024 on Linux, and at least 16 anywhere).
 MAX_PIECES = 64
