@@ -247,5 +247,6 @@ def add_results(folder: Path | None, name: str, lines: Iterable[str]) -> None:
     """Add lines to the results file with this name and the current date. Do nothing without a folder."""
     if folder is not None:
         path = folder / f"{name}-{datetime.date.today()}.txt"
+        folder.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             print(*lines, sep="\n", file=file)
