@@ -329,7 +329,7 @@ def test_throttled_responses_leave_no_timers_behind(make: Make) -> None:
 
 def test_a_connection_is_not_muted_once_a_throttle_has_ended(make: Make) -> None:
     """While it is muted, each call joins the queue and reads the clock before it is sent."""
-    throttles = [1, 0]
+    throttles = [200, 0]
 
     def throttled(request: Request) -> bytes:
         return request.reply(InitProducerIdResponse(throttle_time_ms=throttles.pop(0), producer_id=1, producer_epoch=0))
